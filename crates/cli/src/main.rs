@@ -1,0 +1,2 @@
+//! `ration`
+fn main() {}
