@@ -1,1 +1,29 @@
-//! stub
+//! The simulated GPU's `libcuda.so.1`.
+//!
+//! Entry points are made by the [`api!`](api) macro, grouped by subject; what is not modelled has a stub that says so and
+//! returns `CUDA_ERROR_NOT_SUPPORTED`. Objects behind handles live in [`handles::Registry`]s of the one
+//! [`process::Process`]. Work goes through [`work`], which either puts it on the [`lane`] of a context (and so on the shared
+//! timeline of `sim-world`) or, into a capturing stream, makes it a graph node. What work does to memory or asks of the host
+//! is done by [`effects`] when the timeline has come to it.
+
+#![recursion_limit = "512"]
+
+#[macro_use]
+mod api;
+mod abi;
+mod capture;
+mod context;
+mod device;
+mod effects;
+mod errors;
+mod event;
+mod graph;
+mod handles;
+mod lane;
+mod launch;
+mod memory;
+mod module;
+mod process;
+mod stream;
+mod stubs;
+mod work;
