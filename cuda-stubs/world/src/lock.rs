@@ -26,12 +26,15 @@ pub struct Tx<'w> {
 
 impl<'w> Tx<'w> {
     pub(crate) fn begin(world: &'w World) -> Tx<'w> {
-        let me = world.slot() as u32 + 1;
-        acquire(world, me);
+        Tx::begin_as(world, world.slot())
+    }
+
+    /// For a process that is just taking its slot.
+    pub(crate) fn begin_as(world: &'w World, slot: usize) -> Tx<'w> {
+        acquire(world, slot as u32 + 1);
         Tx { world }
     }
 
-    /// For the one process that creates a world, or a reader that has no slot: nobody else is there, or nobody else matters.
     pub(crate) fn file(&self) -> &'w WorldFile {
         self.world.file()
     }
@@ -89,7 +92,7 @@ fn roll_back(file: &WorldFile) {
     let len = file.journal_len.get().min(JOURNAL as u64);
     for entry in file.journal[..len as usize].iter().rev() {
         let offset = entry.offset.get() as usize;
-        assert!(offset % 8 == 0 && offset + 8 <= std::mem::size_of::<WorldFile>(), "the journal names a word of the world");
+        assert!(offset.is_multiple_of(8) && offset + 8 <= std::mem::size_of::<WorldFile>(), "the journal names a word of the world");
         // SAFETY: the offset was checked to be an aligned word inside the mapped file just above.
         let word = unsafe { &*std::ptr::from_ref(file).cast::<u8>().add(offset).cast::<Word>() };
         word.publish(entry.old.get());

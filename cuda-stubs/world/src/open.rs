@@ -63,22 +63,21 @@ impl World {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(named)?;
-        // Held only while making or joining; the kernel drops it if we are killed in between.
-        // SAFETY: the descriptor is open for the whole call.
-        if unsafe { libc::flock(handle.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            return Err(named(io::Error::last_os_error()));
-        }
+        let _joining = Joining::wait(&handle).map_err(named)?;
         let size = std::mem::size_of::<WorldFile>() as u64;
-        let fresh = handle.metadata()?.len() != size;
-        if fresh {
-            let _ = handle.set_permissions(std::fs::Permissions::from_mode(0o666));
-            handle.set_len(0)?;
-            handle.set_len(size)?;
+        match handle.metadata()?.len() {
+            0 => {
+                let _ = handle.set_permissions(std::fs::Permissions::from_mode(0o666));
+                handle.set_len(size)?;
+            }
+            len if len != size => return Err(named(other_version())),
+            _ => {}
         }
         let mut file = map(&handle).map_err(named)?;
-        let good = |f: &WorldFile| {
-            f.magic.get() == MAGIC && f.version.load(Ordering::Acquire) == VERSION && f.ready.load(Ordering::Acquire) == 1 && f.size.get() == size
-        };
+        let good = |f: &WorldFile| f.ready.load(Ordering::Acquire) == 1;
+        if good(file) && (file.magic.get(), file.version.load(Ordering::Acquire), file.size.get()) != (MAGIC, VERSION, size) {
+            return Err(named(other_version()));
+        }
         let deserted = |f: &WorldFile| !f.procs.iter().any(|p| p.state.get() == PROC_LIVE && !life::is_over(&p.life));
         if !good(file) || (file.settings != *wanted && role == Role::Client && deserted(file)) {
             if good(file) {
@@ -144,6 +143,32 @@ impl World {
     pub fn real(&self, simulated: u64) -> std::time::Duration {
         std::time::Duration::from_nanos((u128::from(simulated) * 1000 / u128::from(self.file.settings.speed)) as u64)
     }
+}
+
+/// Held while making or joining a world; the kernel drops it if we are killed in between.
+struct Joining<'f>(&'f File);
+
+impl<'f> Joining<'f> {
+    fn wait(file: &'f File) -> io::Result<Joining<'f>> {
+        // SAFETY: the descriptor is open for the whole call.
+        match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+            0 => Ok(Joining(file)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        // Closing would not do: the mapping keeps the open file, and so its lock, alive.
+        // SAFETY: the descriptor is open for as long as `self` borrows it.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Its processes may be alive and are not ours to disturb.
+fn other_version() -> io::Error {
+    io::Error::other("made by another version of the simulated GPU: remove it, or set RATION_SIM_DIR to another directory")
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the one clock that all processes of a machine agree on.

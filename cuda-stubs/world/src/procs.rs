@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
-use crate::layout::{PATHS, PROC_DEAD, PROC_FREE, PROC_LIVE, PROCS, Proc};
+use crate::layout::{PATHS, PROC_DEAD, PROC_FREE, PROC_LIVE, PROCS, Proc, WorldFile};
 use crate::lock::Tx;
 use crate::open::{Role, World};
 use crate::{life, shared, timeline};
@@ -16,17 +16,15 @@ pub(crate) fn claim(world: &World, role: Role) -> io::Result<(usize, u64)> {
     let free = file.procs.iter().position(|p| p.state.get() == PROC_FREE);
     let slot = match free {
         Some(slot) => slot,
-        None => {
-            // The longest dead goes first; a slot whose death nobody has noticed yet counts as just dead.
-            let age = |p: &Proc| if p.state.get() == PROC_DEAD { p.ended.get() } else { u64::MAX };
-            let over = file.procs.iter().enumerate().filter(|(_, p)| p.state.get() == PROC_DEAD);
-            over.min_by_key(|(_, p)| age(p)).map(|(i, _)| i).ok_or_else(full)?
-        }
+        None => longest_dead(file).ok_or_else(full)?,
     };
     let proc = &file.procs[slot];
-    // Not PROC_LIVE yet: if we are killed in here the slot is simply taken again.
-    proc.state.publish(PROC_FREE);
-    proc.life.store(0, Ordering::Release);
+    // The slot is not PROC_LIVE yet: if we are killed in here it is simply taken again.
+    life::keep(&proc.life)?;
+    let tx = Tx::begin_as(world, slot);
+    if proc.state.get() == PROC_LIVE {
+        bury(&tx, slot); // its death was not noticed before
+    }
     proc.observer.store(u32::from(role == Role::Observer), Ordering::Release);
     proc.pid.publish(u64::from(std::process::id()));
     proc.pid_namespace.publish(own_pid_namespace());
@@ -42,13 +40,29 @@ pub(crate) fn claim(world: &World, role: Role) -> io::Result<(usize, u64)> {
     for count in &proc.calls {
         count.store(0, Ordering::Relaxed);
     }
-    proc.heap.publish(0);
+    if proc.heap.get() != 0 {
+        // Nobody came to tidy up after the one before us.
+        let _ = std::fs::remove_file(world.heap_path(slot as u64, proc.generation.get()));
+        proc.heap.publish(0);
+    }
     proc.started.publish(world.now());
     proc.ended.publish(0);
     proc.generation.publish(proc.generation.get() + 1);
-    life::keep(&proc.life)?;
     proc.state.publish(PROC_LIVE);
     Ok((slot, proc.generation.get()))
+}
+
+/// Whose slot can be taken over: the one that has been dead for longest.
+fn longest_dead(file: &WorldFile) -> Option<usize> {
+    let holder = (file.lock.load(Ordering::Acquire) as usize & 0xffff).wrapping_sub(1);
+    let takeable = |slot: usize, proc: &Proc| {
+        let dead = proc.state.get() == PROC_DEAD || life::is_over(&proc.life);
+        // One whose exported memory somebody still holds keeps its slot, which names the memory's file; and one that died
+        // holding the world's lock keeps it until the lock was taken from it.
+        dead && slot != holder && !file.shares.iter().any(|s| s.id.get() != 0 && s.owner.get() == slot as u64)
+    };
+    let dead = file.procs.iter().enumerate().filter(|(slot, proc)| takeable(*slot, proc));
+    dead.min_by_key(|(_, proc)| if proc.state.get() == PROC_DEAD { proc.ended.get() } else { u64::MAX }).map(|(slot, _)| slot)
 }
 
 /// The inode of this process's PID namespace, 0 where /proc does not say.

@@ -1,0 +1,105 @@
+//! Many processes of many threads use everything at once and are killed at random: the record stays consistent, nothing
+//! leaks, nothing hangs.
+
+use std::fmt::Write as _;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+mod support;
+use support::{Machine, compile, report};
+
+const PROCESSES: usize = 16;
+const THREADS: &str = "4";
+const TIME: Duration = Duration::from_secs(60);
+
+/// A small generator is enough to choose whom to kill, and its seed is printed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % limit
+    }
+}
+
+#[test]
+fn sixteen_processes_killed_at_random_leave_nothing_behind() {
+    let program = compile("hammer");
+    // Small enough that running out of memory is part of the exercise.
+    let machine = Machine::with(&[("RATION_SIM_MEMORY", "32GiB")]);
+    let world = machine.world();
+    let mailbox = machine.dir.join("mailbox");
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64 | 1;
+    let mut random = Random(seed);
+    let end = Instant::now() + TIME;
+    let start = |random: &mut Random| {
+        let seconds = end.saturating_duration_since(Instant::now()).as_secs_f64() + 0.1;
+        machine
+            .command(&program)
+            .args([THREADS, &format!("{seconds:.2}"), &random.below(1 << 30).to_string()])
+            .arg(&mailbox)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the hammer starts")
+    };
+    let mut running: Vec<Child> = (0..PROCESSES).map(|_| start(&mut random)).collect();
+    let (mut killed, mut looks) = (0, 0);
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20 + random.below(60)));
+        let victim = random.below(PROCESSES as u64) as usize;
+        match running[victim].try_wait().expect("a child can be asked") {
+            None => {
+                running[victim].kill().expect("a child can be killed");
+                running[victim].wait().expect("a child can be waited for");
+                killed += 1;
+            }
+            Some(_) => fail(&mut running[victim], seed),
+        }
+        running[victim] = start(&mut random);
+        if random.below(4) == 0 {
+            // The accounts add up at any moment, not only when all is quiet.
+            let wrong = world.inconsistencies();
+            assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
+            looks += 1;
+        }
+    }
+    for child in &mut running {
+        let patience = Instant::now() + Duration::from_secs(30);
+        while child.try_wait().expect("a child can be asked").is_none() {
+            assert!(Instant::now() < patience, "seed {seed}: process {} hangs", child.id());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if !child.wait().expect("it ended").success() {
+            fail(child, seed);
+        }
+    }
+    let record = world.record();
+    let calls: u64 = record.processes.iter().flat_map(|p| p.calls.values()).sum();
+    let kernels: u64 = record.processes.iter().flat_map(|p| p.gpus.values()).map(|g| g.kernels).sum();
+    let mut text = String::new();
+    let _ = writeln!(text, "{PROCESSES} processes x {THREADS} threads, {} s: {killed} killed, {looks} looks at the accounts", TIME.as_secs());
+    let _ = writeln!(text, "the last {} processes made {calls} calls and ran {kernels} kernels", record.processes.len());
+    let _ = writeln!(text, "the lock was taken over from a dead holder {} times", record.takeovers);
+    let _ = writeln!(text, "bytes still taken at the end: {}", record.gpus[0].used_bytes);
+    report("hammer", &text);
+    assert_eq!(world.inconsistencies(), [] as [String; 0], "seed {seed}");
+    assert_eq!(record.gpus[0].used_bytes, 0, "seed {seed}: something leaked");
+    assert!(killed > 300 && calls > 100_000, "seed {seed}: the hammer hardly hit: {killed} kills, {calls} calls");
+    let left: Vec<_> = std::fs::read_dir(&machine.dir)
+        .expect("the world's directory is there")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| name != "world" && name != "mailbox")
+        .collect();
+    assert!(left.is_empty(), "seed {seed}: files of dead processes: {left:?}");
+}
+
+fn fail(child: &mut Child, seed: u64) -> ! {
+    let mut said = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = std::io::Read::read_to_string(&mut stderr, &mut said);
+    }
+    panic!("seed {seed}: a process ended by itself: {:?}\n{said}", child.wait());
+}

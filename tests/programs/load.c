@@ -1,0 +1,103 @@
+/*
+ * A load for the simulated GPU.
+ *   load saturate KERNEL_US SECONDS      as many kernels as fit, queued deep
+ *   load synceach KERNEL_US SECONDS      one kernel at a time, waited for
+ *   load request KERNELS KERNEL_US PERIOD_MS COUNT
+ *                                        COUNT requests, one every PERIOD_MS; prints each one's milliseconds on the GPU's clock
+ *   load launchbound ROUNDS              small kernels, sent slower than the GPU does them; prints the seconds it took
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda_abi.h"
+
+static void must(CUresult code, const char *what) {
+    if (code != CUDA_SUCCESS) {
+        fprintf(stderr, "%s: error %d\n", what, (int)code);
+        exit(1);
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static CUfunction kernel;
+static CUstream stream;
+
+static void start(double kernel_us) {
+    char image[200];
+    CUcontext context;
+    CUmodule module;
+    snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\n", kernel_us * 1000);
+    must(cuInit(0), "cuInit");
+    must(cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate");
+    must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(cuModuleLoadData(&module, image), "cuModuleLoadData");
+    must(cuModuleGetFunction(&kernel, module, "k"), "cuModuleGetFunction");
+}
+
+static void launch(void) {
+    must(cuLaunchKernel(kernel, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+}
+
+static void sync_stream(void) { must(cuStreamSynchronize(stream), "cuStreamSynchronize"); }
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (!strcmp(mode, "saturate") && argc == 4) {
+        start(atof(argv[2]));
+        double end = now() + atof(argv[3]);
+        while (now() < end)
+            for (int i = 0; i < 32; i++) launch();
+    } else if (!strcmp(mode, "synceach") && argc == 4) {
+        start(atof(argv[2]));
+        double end = now() + atof(argv[3]);
+        while (now() < end) {
+            launch();
+            sync_stream();
+        }
+    } else if (!strcmp(mode, "request") && argc == 6) {
+        int kernels = atoi(argv[2]), count = atoi(argv[5]);
+        double period = atof(argv[4]) / 1000;
+        CUevent first, last;
+        start(atof(argv[3]));
+        must(cuEventCreate(&first, 0), "cuEventCreate");
+        must(cuEventCreate(&last, 0), "cuEventCreate");
+        srand(1);
+        for (int i = 0; i < count; i++) {
+            /* Not in step with anything: a period that wanders by a fifth. */
+            double next = now() + period * (0.9 + 0.2 * rand() / RAND_MAX);
+            must(cuEventRecord(first, stream), "cuEventRecord");
+            for (int k = 0; k < kernels; k++) launch();
+            must(cuEventRecord(last, stream), "cuEventRecord");
+            must(cuEventSynchronize(last), "cuEventSynchronize");
+            float ms;
+            must(cuEventElapsedTime(&ms, first, last), "cuEventElapsedTime");
+            printf("%.4f\n", ms);
+            double left = next - now();
+            if (left > 0) usleep(left * 1e6);
+        }
+    } else if (!strcmp(mode, "launchbound") && argc == 3) {
+        start(5);
+        double begin = now();
+        for (int round = 0; round < atoi(argv[2]); round++) {
+            double next = now() + 0.5e-3;
+            for (int i = 0; i < 20; i++) launch();
+            if (round % 20 == 19) sync_stream();
+            double left = next - now();
+            if (left > 0) usleep(left * 1e6);
+        }
+        sync_stream();
+        printf("%.4f\n", now() - begin);
+    } else {
+        fprintf(stderr, "usage: see the top of load.c\n");
+        return 2;
+    }
+    return 0;
+}
