@@ -31,7 +31,8 @@ fn sixteen_processes_killed_at_random_leave_nothing_behind() {
     let machine = Machine::with(&[("RATION_SIM_MEMORY", "32GiB")]);
     let world = machine.world();
     let mailbox = machine.dir.join("mailbox");
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64 | 1;
+    let seed =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64 | 1;
     let mut random = Random(seed);
     let end = Instant::now() + TIME;
     let start = |random: &mut Random| {
@@ -79,8 +80,13 @@ fn sixteen_processes_killed_at_random_leave_nothing_behind() {
     let calls: u64 = record.processes.iter().flat_map(|p| p.calls.values()).sum();
     let kernels: u64 = record.processes.iter().flat_map(|p| p.gpus.values()).map(|g| g.kernels).sum();
     let mut text = String::new();
-    let _ = writeln!(text, "{PROCESSES} processes x {THREADS} threads, {} s: {killed} killed, {looks} looks at the accounts", TIME.as_secs());
-    let _ = writeln!(text, "the last {} processes made {calls} calls and ran {kernels} kernels", record.processes.len());
+    let _ = writeln!(
+        text,
+        "{PROCESSES} processes x {THREADS} threads, {} s: {killed} killed, {looks} looks at the accounts",
+        TIME.as_secs()
+    );
+    let _ =
+        writeln!(text, "the last {} processes made {calls} calls and ran {kernels} kernels", record.processes.len());
     let _ = writeln!(text, "the lock was taken over from a dead holder {} times", record.takeovers);
     let _ = writeln!(text, "bytes still taken at the end: {}", record.gpus[0].used_bytes);
     report("hammer", &text);

@@ -27,7 +27,11 @@ fn rates(world: &World, pids: &[u32], window: Duration) -> Vec<f64> {
     let look = || {
         let record = world.record();
         let done = |pid: &u32| {
-            let process = record.processes.iter().find(|p| p.pid == u64::from(*pid) && p.alive).unwrap_or_else(|| panic!("{pid} does not run: {:#?}", record.processes));
+            let process = record
+                .processes
+                .iter()
+                .find(|p| p.pid == u64::from(*pid) && p.alive)
+                .unwrap_or_else(|| panic!("{pid} does not run: {:#?}", record.processes));
             process.gpus.get(&0).map_or(0, |g| g.kernels)
         };
         (record.clock_ns, pids.iter().map(done).collect::<Vec<_>>())
@@ -50,7 +54,8 @@ fn slices(world: &World, skip: u64) -> (f64, f64) {
     let on: f64 = runs.iter().map(|r| (r.end_ns - r.start_ns) as f64 / 1e6).sum::<f64>() / runs.len() as f64;
     let slot = runs[0].slot;
     let own: Vec<_> = runs.iter().filter(|r| r.slot == slot).collect();
-    let off: f64 = own.windows(2).map(|w| (w[1].start_ns - w[0].end_ns) as f64 / 1e6).sum::<f64>() / (own.len() - 1) as f64;
+    let off: f64 =
+        own.windows(2).map(|w| (w[1].start_ns - w[0].end_ns) as f64 / 1e6).sum::<f64>() / (own.len() - 1) as f64;
     (on, off)
 }
 
@@ -132,8 +137,14 @@ fn sharing_is_as_measured() {
         let (real, here) = (format!("{:.2} {}", row.real, row.unit), format!("{:.2} {}", row.here, row.unit));
         writeln!(table, "{:<48} {real:>9} {here:>9} {:>+6.1}%", row.what, 100.0 * row.off()).expect("to a string");
     }
-    writeln!(table, "{:<48} {:>9} {:>9}", "four launch-bound jobs, slowest over solo", "1.27 x", format!("{launch_bound:.2} x"))
-        .expect("to a string");
+    writeln!(
+        table,
+        "{:<48} {:>9} {:>9}",
+        "four launch-bound jobs, slowest over solo",
+        "1.27 x",
+        format!("{launch_bound:.2} x")
+    )
+    .expect("to a string");
     report("sharing", &table);
     for row in &rows {
         assert!(row.off().abs() <= 0.10, "{}: {:.3} {}, measured {:.3}", row.what, row.here, row.unit, row.real);

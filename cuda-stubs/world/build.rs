@@ -27,12 +27,15 @@ fn main() {
     nvml.sort();
     let mut code = String::new();
     for (name, list) in [("DRIVER_EXPORTS", &exports), ("NVML_EXPORTS", &nvml)] {
-        writeln!(code, "/// Sorted by name.\npub static {name}: [&str; {}] = {list:?};", list.len()).expect("to a string");
+        writeln!(code, "/// Sorted by name.\npub static {name}: [&str; {}] = {list:?};", list.len())
+            .expect("to a string");
     }
     writeln!(code, "pub(crate) const DRIVER_COUNT: usize = {};", exports.len()).expect("to a string");
     writeln!(code, "pub(crate) const NVML_COUNT: usize = {};", nvml.len()).expect("to a string");
-    let resolve: Vec<_> = rows("surface/resolve.tsv").into_iter().filter(|r| exports.binary_search(&r[3]).is_ok()).collect();
-    writeln!(code, "/// Sorted by name, then by version.\npub static RESOLVE: [Answer; {}] = [", resolve.len()).expect("to a string");
+    let resolve: Vec<_> =
+        rows("surface/resolve.tsv").into_iter().filter(|r| exports.binary_search(&r[3]).is_ok()).collect();
+    writeln!(code, "/// Sorted by name, then by version.\npub static RESOLVE: [Answer; {}] = [", resolve.len())
+        .expect("to a string");
     for row in &resolve {
         let export = exports.binary_search(&row[3]).expect("filtered above");
         writeln!(

@@ -11,7 +11,10 @@ use sim_world::{Role, World, WorldSettings};
 
 /// cargo's target directory.
 pub fn target_dir() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("CARGO_TARGET_TMPDIR is inside the target directory").to_owned()
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("CARGO_TARGET_TMPDIR is inside the target directory")
+        .to_owned()
 }
 
 /// Where `ci/build` put the simulated libcuda.so.1 and libnvidia-ml.so.1.

@@ -92,7 +92,10 @@ fn roll_back(file: &WorldFile) {
     let len = file.journal_len.get().min(JOURNAL as u64);
     for entry in file.journal[..len as usize].iter().rev() {
         let offset = entry.offset.get() as usize;
-        assert!(offset.is_multiple_of(8) && offset + 8 <= std::mem::size_of::<WorldFile>(), "the journal names a word of the world");
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= std::mem::size_of::<WorldFile>(),
+            "the journal names a word of the world"
+        );
         // SAFETY: the offset was checked to be an aligned word inside the mapped file just above.
         let word = unsafe { &*std::ptr::from_ref(file).cast::<u8>().add(offset).cast::<Word>() };
         word.publish(entry.old.get());
@@ -117,7 +120,9 @@ fn acquire(world: &World, me: u32) {
             }
             continue;
         }
-        if seen & WAITERS == 0 && lock.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if seen & WAITERS == 0
+            && lock.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
             continue;
         }
         futex_wait(lock, seen | WAITERS, NAP);

@@ -75,7 +75,9 @@ impl World {
         }
         let mut file = map(&handle).map_err(named)?;
         let good = |f: &WorldFile| f.ready.load(Ordering::Acquire) == 1;
-        if good(file) && (file.magic.get(), file.version.load(Ordering::Acquire), file.size.get()) != (MAGIC, VERSION, size) {
+        if good(file)
+            && (file.magic.get(), file.version.load(Ordering::Acquire), file.size.get()) != (MAGIC, VERSION, size)
+        {
             return Err(named(other_version()));
         }
         let deserted = |f: &WorldFile| !f.procs.iter().any(|p| p.state.get() == PROC_LIVE && !life::is_over(&p.life));
@@ -168,7 +170,9 @@ impl Drop for Joining<'_> {
 
 /// Its processes may be alive and are not ours to disturb.
 fn other_version() -> io::Error {
-    io::Error::other("made by another version of the simulated GPU: remove it, or set RATION_SIM_DIR to another directory")
+    io::Error::other(
+        "made by another version of the simulated GPU: remove it, or set RATION_SIM_DIR to another directory",
+    )
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the one clock that all processes of a machine agree on.

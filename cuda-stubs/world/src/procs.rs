@@ -62,7 +62,8 @@ fn longest_dead(file: &WorldFile) -> Option<usize> {
         dead && slot != holder && !file.shares.iter().any(|s| s.id.get() != 0 && s.owner.get() == slot as u64)
     };
     let dead = file.procs.iter().enumerate().filter(|(slot, proc)| takeable(*slot, proc));
-    dead.min_by_key(|(_, proc)| if proc.state.get() == PROC_DEAD { proc.ended.get() } else { u64::MAX }).map(|(slot, _)| slot)
+    dead.min_by_key(|(_, proc)| if proc.state.get() == PROC_DEAD { proc.ended.get() } else { u64::MAX })
+        .map(|(slot, _)| slot)
 }
 
 /// The inode of this process's PID namespace, 0 where /proc does not say.

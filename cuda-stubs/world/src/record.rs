@@ -200,11 +200,16 @@ impl World {
         let mut wrong = Vec::new();
         for index in 0..file.settings.gpus as usize {
             let own: u64 = file.procs.iter().flat_map(|p| p.gpu[index].own.iter()).map(|w| w.get()).sum();
-            let shared: u64 =
-                file.shares.iter().filter(|s| s.id.get() != 0 && s.gpu.get() == index as u64).map(|s| s.bytes.get()).sum();
+            let shared: u64 = file
+                .shares
+                .iter()
+                .filter(|s| s.id.get() != 0 && s.gpu.get() == index as u64)
+                .map(|s| s.bytes.get())
+                .sum();
             let used = file.gpus[index].used.get();
             if own + shared != used {
-                wrong.push(format!("GPU {index}: processes hold {own} and shares {shared} bytes, but {used} are taken"));
+                wrong
+                    .push(format!("GPU {index}: processes hold {own} and shares {shared} bytes, but {used} are taken"));
             }
         }
         for (slot, proc) in file.procs.iter().enumerate() {

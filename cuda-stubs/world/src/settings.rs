@@ -131,11 +131,13 @@ impl WorldSettings {
         let memory = list(get("RATION_SIM_MEMORY"), SIZE_FORMS, size)?.unwrap_or_else(|| vec![143_771 * MIB]);
         let names = list(get("RATION_SIM_NAME"), "a name, or one per GPU separated by commas", |v| Some(v.to_owned()))?
             .unwrap_or_else(|| vec!["NVIDIA H200".into()]);
-        let sms = list(get("RATION_SIM_SMS"), "a number of multiprocessors, or one per GPU separated by commas", |v| {
-            v.parse().ok().filter(|n| (1..=1024).contains(n))
-        })?
-        .unwrap_or_else(|| vec![132]);
-        let uuids = list(get("RATION_SIM_UUID"), "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, one per GPU", uuid)?.unwrap_or_default();
+        let sms =
+            list(get("RATION_SIM_SMS"), "a number of multiprocessors, or one per GPU separated by commas", |v| {
+                v.parse().ok().filter(|n| (1..=1024).contains(n))
+            })?
+            .unwrap_or_else(|| vec![132]);
+        let uuids = list(get("RATION_SIM_UUID"), "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, one per GPU", uuid)?
+            .unwrap_or_default();
         all.fill(gpus, &memory, &names, &sms, &uuids);
         if let Some((name, v)) = get("RATION_SIM_DRIVER") {
             all.driver = parse(name, &v, "a CUDA version from 11.0 to 13.0, such as 12.4", version)?;
@@ -150,7 +152,9 @@ impl WorldSettings {
             }
         }
         all.slice = all.slice.max(1000);
-        for (name, word) in [("RATION_SIM_COPY_GBPS", &mut all.copy_rate), ("RATION_SIM_DEVICE_GBPS", &mut all.device_rate)] {
+        for (name, word) in
+            [("RATION_SIM_COPY_GBPS", &mut all.copy_rate), ("RATION_SIM_DEVICE_GBPS", &mut all.device_rate)]
+        {
             if let Some((name, v)) = get(name) {
                 *word = parse(name, &v, "gigabytes per second above 0, such as 50 or 0.5", |v| {
                     decimal(v, 1_000_000_000).filter(|rate| *rate > 0)
@@ -169,7 +173,12 @@ impl WorldSettings {
     }
 }
 
-fn parse<T>(name: &'static str, value: &str, accepted: &'static str, f: impl Fn(&str) -> Option<T>) -> Result<T, BadSetting> {
+fn parse<T>(
+    name: &'static str,
+    value: &str,
+    accepted: &'static str,
+    f: impl Fn(&str) -> Option<T>,
+) -> Result<T, BadSetting> {
     f(value).ok_or_else(|| BadSetting { name, value: value.to_owned(), accepted })
 }
 
@@ -203,7 +212,8 @@ fn decimal(text: &str, unit: u64) -> Option<u64> {
         return None;
     }
     let scale = 10u128.pow(part.len() as u32);
-    let value: u128 = whole.parse::<u128>().ok()? * scale + if part.is_empty() { 0 } else { part.parse::<u128>().ok()? };
+    let value: u128 =
+        whole.parse::<u128>().ok()? * scale + if part.is_empty() { 0 } else { part.parse::<u128>().ok()? };
     u64::try_from(value.checked_mul(u128::from(unit))? / scale).ok()
 }
 
@@ -264,7 +274,8 @@ mod tests {
 
     #[test]
     fn lists_give_each_gpu_its_own() {
-        let all = with(&[("RATION_SIM_GPUS", "3"), ("RATION_SIM_MEMORY", "80GiB,24G"), ("RATION_SIM_NAME", "A,B,C")]).expect("good");
+        let all = with(&[("RATION_SIM_GPUS", "3"), ("RATION_SIM_MEMORY", "80GiB,24G"), ("RATION_SIM_NAME", "A,B,C")])
+            .expect("good");
         assert_eq!((all.gpu[0].memory, all.gpu[1].memory, all.gpu[2].memory), (80 << 30, 24 << 30, 24 << 30));
         assert_eq!(all.gpu[2].name_text(), "C");
         assert_ne!(all.gpu[0].uuid, all.gpu[1].uuid);

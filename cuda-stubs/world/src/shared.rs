@@ -113,7 +113,8 @@ impl World {
     /// A descriptor that holds the share for as long as any copy of it is open.
     pub fn export_fd(&self, share: &ShareHandle) -> io::Result<OwnedFd> {
         let path = self.export_path(share);
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o666).open(&path)?;
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o666).open(&path)?;
         let _ = file.set_permissions(std::fs::Permissions::from_mode(0o666));
         if file.metadata()?.len() == 0 {
             file.write_all(&to_bytes(share))?;
@@ -191,8 +192,15 @@ pub fn from_bytes(bytes: &[u8]) -> Option<ShareHandle> {
         *word = u64::from_le_bytes(eight);
     }
     let [index, id, gpu, bytes, owner, owner_generation, offset] = words;
-    (id != 0 && index < crate::layout::SHARES as u64 && gpu < crate::layout::GPUS as u64)
-        .then_some(ShareHandle { index, id, gpu, bytes, owner, owner_generation, offset })
+    (id != 0 && index < crate::layout::SHARES as u64 && gpu < crate::layout::GPUS as u64).then_some(ShareHandle {
+        index,
+        id,
+        gpu,
+        bytes,
+        owner,
+        owner_generation,
+        offset,
+    })
 }
 
 fn handle(index: usize, share: &Share) -> ShareHandle {
@@ -231,7 +239,10 @@ pub(crate) fn collect(tx: &Tx<'_>) {
         let (owner, generation) = (slot as u64, proc.generation.get());
         if proc.state.get() == crate::layout::PROC_DEAD
             && proc.heap.get() != 0
-            && !file.shares.iter().any(|s| s.id.get() != 0 && s.owner.get() == owner && s.owner_generation.get() == generation)
+            && !file
+                .shares
+                .iter()
+                .any(|s| s.id.get() != 0 && s.owner.get() == owner && s.owner_generation.get() == generation)
         {
             let _ = std::fs::remove_file(tx.world.heap_path(owner, generation));
             tx.set(&proc.heap, 0);

@@ -56,7 +56,10 @@ fn bury_idle_dead(tx: &Tx<'_>) {
 }
 
 fn active_channels(gpu: &Gpu) -> impl Iterator<Item = usize> + '_ {
-    gpu.active.iter().enumerate().flat_map(|(i, bits)| bits_of(bits.load(Ordering::Acquire)).map(move |bit| i * 64 + bit))
+    gpu.active
+        .iter()
+        .enumerate()
+        .flat_map(|(i, bits)| bits_of(bits.load(Ordering::Acquire)).map(move |bit| i * 64 + bit))
 }
 
 fn bits_of(mut bits: u64) -> impl Iterator<Item = usize> {
@@ -159,9 +162,11 @@ fn settle_queue(tx: &Tx<'_>, gpu: usize, channel: &Chan, q: &Queue, now: u64, ne
 
 fn ready(file: &WorldFile, op: &Op, now: u64) -> bool {
     op.submitted.get() <= now
-        && op.after.iter().filter_map(|word| Seq::from_word(word.get())).all(|seq| {
-            file.chans[seq.chan()].queues[seq.queue()].done.get() >= seq.number()
-        })
+        && op
+            .after
+            .iter()
+            .filter_map(|word| Seq::from_word(word.get()))
+            .all(|seq| file.chans[seq.chan()].queues[seq.queue()].done.get() >= seq.number())
 }
 
 fn finish(tx: &Tx<'_>, q: &Queue, op: &Op, now: u64) {
