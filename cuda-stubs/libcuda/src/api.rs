@@ -93,7 +93,10 @@ pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> CUresult {
         Ok(Ok(())) => CUDA_SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => {
-            eprintln!("ration-sim: {} failed inside the simulated driver; this is a fault of the simulation", surface::counted_symbol(index));
+            eprintln!(
+                "ration-sim: {} failed inside the simulated driver; this is a fault of the simulation",
+                surface::counted_symbol(index)
+            );
             CUDA_ERROR_UNKNOWN
         }
     }
@@ -144,6 +147,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// For calls that another entry point makes.
+    pub(crate) fn from_ptr(pointer: *mut T) -> Out<T> {
+        Out(pointer)
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -202,6 +210,11 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T> In<T> {
+    /// A pointer that came inside of another argument.
+    pub(crate) fn at(pointer: *const T) -> In<T> {
+        In(pointer)
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }

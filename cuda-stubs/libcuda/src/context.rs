@@ -14,10 +14,12 @@ use crate::device::Device;
 use crate::lane::{Lane, Order};
 use crate::process::{CONTEXTS, EVENTS, STREAMS, context, process};
 use crate::stream::Stream;
-use crate::{capture, memory, module};
+use crate::{capture, memory, module, tables};
 
 const THREADS_PER_SM: u64 = 2048;
 const STACK_IN_CONTEXT: u64 = 1024;
+/// What the H200 takes for a heap besides its size: 150 MiB for one of 8, 398 for one of 256.
+const HEAP_OVERHEAD: u64 = 142 << 20;
 const API_VERSION: u32 = 3020;
 
 pub(crate) struct Context {
@@ -145,8 +147,10 @@ impl Context {
         process.effects.settle();
         lane.close();
         process.effects.settle();
+        capture::forget_context(self.handle, self.legacy.get());
         STREAMS.remove_all(|stream| stream.context_handle() == self.handle);
         EVENTS.remove_all(|event| event.context == self.handle);
+        tables::forget_context(self);
         module::forget_context(self);
         memory::forget_context(self);
         let (gpu, settings) = (self.device.gpu, lane.world.settings());
@@ -203,7 +207,7 @@ impl Context {
     /// Makes sure that the device-side heap is there. The driver does this when a kernel that uses it is first launched.
     pub(crate) fn ensure_heap(&self) -> Outcome {
         let mut limits = self.limits.lock();
-        let wanted = limits.heap.next_multiple_of(2 << 20);
+        let wanted = limits.heap.next_multiple_of(2 << 20) + HEAP_OVERHEAD;
         if limits.heap_charged >= wanted {
             return Ok(());
         }
@@ -231,7 +235,7 @@ impl Context {
 pub(crate) fn primary_object(device: &'static Device) -> Arc<Context> {
     let mut primary = device.primary.lock();
     let flags = primary.flags;
-    Arc::clone(primary.context.get_or_insert_with(|| Context::register(device, flags, true)))
+    Arc::clone(primary.context.get_or_insert_with(|| Context::register(device, flags | CU_CTX_MAP_HOST, true)))
 }
 
 fn activate_primary(device: &'static Device) -> Outcome<Arc<Context>> {
@@ -246,7 +250,7 @@ fn create(out: Out<CUcontext>, flags: u32, dev: CUdevice) -> Outcome {
     if flags & !(CU_CTX_FLAGS_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let context = Context::register(device, flags | CU_CTX_MAP_HOST, false);
+    let context = Context::register(device, flags, false);
     if let Err(code) = context.activate() {
         CONTEXTS.remove(context.handle);
         return Err(code);
@@ -278,6 +282,9 @@ fn pop_current(out: Out<CUcontext>) -> Outcome {
 
 fn push_current(handle: CUcontext) -> Outcome {
     process()?;
+    if handle.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     push(context(handle)?);
     Ok(())
 }
@@ -319,7 +326,7 @@ fn set_primary_flags(dev: CUdevice, flags: u32) -> Outcome {
     let mut primary = device.primary.lock();
     primary.flags = flags;
     if let Some(context) = &primary.context {
-        context.flags.store(flags, Ordering::Relaxed);
+        context.flags.store(flags | CU_CTX_MAP_HOST, Ordering::Relaxed);
     }
     Ok(())
 }
@@ -336,16 +343,18 @@ fn get_limit(limit: u32) -> Outcome<u64> {
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => limits.persisting_l2,
         CU_LIMIT_SHMEM_SIZE => 232_448,
         CU_LIMIT_CIG_ENABLED => 0,
-        _ => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+        0..CU_LIMIT_MAX => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
 
 fn set_limit(limit: u32, value: u64) -> Outcome {
     let context = current()?;
+    capture::forbid_unsafe()?;
     let mut limits = context.limits.lock();
     match limit {
         CU_LIMIT_STACK_SIZE => {
-            let value = value.clamp(1, 512 << 10).next_multiple_of(16);
+            let value = value.clamp(1, 512 << 10);
             context.resize_local(&mut limits, value.max(STACK_IN_CONTEXT))?;
             limits.stack = value;
         }
@@ -355,7 +364,8 @@ fn set_limit(limit: u32, value: u64) -> Outcome {
         CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => limits.pending_launches = value,
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => limits.fetch_granularity = value.min(128),
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => limits.persisting_l2 = value,
-        _ => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+        0..CU_LIMIT_MAX => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     Ok(())
 }
@@ -415,7 +425,7 @@ api! {
         process()?;
         device.set(context.device.ordinal as CUdevice)
     }
-    export fn cuCtxGetFlags(flags: Out<u32>) { flags.set(current()?.flags.load(Ordering::Relaxed) | CU_CTX_MAP_HOST) }
+    export fn cuCtxGetFlags(flags: Out<u32>) { flags.set(current()?.flags.load(Ordering::Relaxed)) }
     export fn cuCtxSetFlags(flags: u32) {
         if flags & !CU_CTX_FLAGS_MASK != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -463,7 +473,7 @@ api! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if own.device.gpu == peer.device.gpu {
-            return Err(CUDA_ERROR_INVALID_DEVICE);
+            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         if own.peers.lock().insert(peer.handle) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) }
     }

@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn visible_devices_follow_the_drivers_rules() {
-        let mut settings = sim_world::WorldSettings::from_env(|n| (n == "RATION_SIM_GPUS").then(|| "3".into())).expect("good");
+        let mut settings =
+            sim_world::WorldSettings::from_env(|n| (n == "RATION_SIM_GPUS").then(|| "3".into())).expect("good");
         settings.gpu[1].uuid = [0xab; 16];
         let gpus = &settings.gpu[..3];
         assert_eq!(visible_order("2,0", gpus), [2, 0]);

@@ -20,6 +20,8 @@ pub(crate) enum Effect {
     After(Box<dyn FnOnce() + Send>),
     /// When the timeline stands at this gate: run it on the worker, then open the gate.
     Host(Box<dyn FnOnce() + Send>),
+    /// Once the mark is done, but on the worker alone: functions of the client's that nobody waits for.
+    OnWorker(Box<dyn FnOnce() + Send>),
     /// When the timeline stands at this gate: open it as soon as this says so.
     Until(Box<dyn FnMut() -> bool + Send>),
 }
@@ -56,7 +58,9 @@ impl Effects {
                 std::thread::Builder::new().name("ration-sim-work".into()).spawn(move || self.worker())
             });
             if spawned.is_err() {
-                eprintln!("ration-sim: no thread for host functions and copies; they are done at the next synchronisation");
+                eprintln!(
+                    "ration-sim: no thread for host functions and copies; they are done at the next synchronisation"
+                );
             }
         }
         self.pending.lock().push(Pending { mark, effect });
@@ -80,7 +84,7 @@ impl Effects {
                     (Effect::After(act), Some(done)) => ready.push((done, act)),
                     // Its context was destroyed under it.
                     (Effect::Host(_) | Effect::Until(_), Some(_)) => {}
-                    (effect, None) => kept.push(Pending { mark: item.mark, effect }),
+                    (effect, _) => kept.push(Pending { mark: item.mark, effect }),
                 }
             }
             *pending = kept;
@@ -91,12 +95,17 @@ impl Effects {
         }
     }
 
-    /// One host function whose gate the timeline stands at, if there is one.
-    fn reached(&self) -> Option<(Arc<Mark>, Box<dyn FnOnce() + Send>)> {
+    /// One function for the worker whose time has come, if there is one, and the gate that it holds.
+    fn reached(&self) -> Option<(Option<Arc<Mark>>, Box<dyn FnOnce() + Send>)> {
         let mut pending = self.pending.lock();
-        let at = pending.iter().position(|p| matches!(p.effect, Effect::Host(_)) && self.world.gate_reached(p.mark.seq))?;
+        let at = pending.iter().position(|p| match p.effect {
+            Effect::Host(_) => self.world.gate_reached(p.mark.seq),
+            Effect::OnWorker(_) => p.mark.done_ns().is_some(),
+            Effect::After(_) | Effect::Until(_) => false,
+        })?;
         match pending.remove(at) {
-            Pending { mark, effect: Effect::Host(act) } => Some((mark, act)),
+            Pending { mark, effect: Effect::Host(act) } => Some((Some(mark), act)),
+            Pending { effect: Effect::OnWorker(act), .. } => Some((None, act)),
             other => {
                 pending.insert(at, other);
                 None
@@ -128,10 +137,12 @@ impl Effects {
             self.world.advance();
             self.settle();
             let mut busy = self.check_values();
-            while let Some((mark, act)) = self.reached() {
+            while let Some((gate, act)) = self.reached() {
                 // A panic in a client's function is the client's; it must not take the worker with it.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-                self.world.open_gate(mark.seq);
+                if let Some(gate) = gate {
+                    self.world.open_gate(gate.seq);
+                }
                 busy = true;
                 self.world.advance();
                 self.settle();

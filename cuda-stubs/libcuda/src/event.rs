@@ -55,7 +55,7 @@ impl Event {
         match &*self.state.lock() {
             EventState::Never => Ok(None),
             EventState::Recorded(mark) => Ok(Some(mark.seq)),
-            EventState::Captured(_) => Err(CUDA_ERROR_CAPTURED_EVENT),
+            EventState::Captured(captured) => Err(captured.code()),
         }
     }
 
@@ -63,7 +63,7 @@ impl Event {
         match &*self.state.lock() {
             EventState::Never => Ok(None),
             EventState::Recorded(mark) => Ok(Some(Arc::clone(mark))),
-            EventState::Captured(_) => Err(CUDA_ERROR_CAPTURED_EVENT),
+            EventState::Captured(captured) => Err(captured.code()),
         }
     }
 }
@@ -85,7 +85,8 @@ fn create(out: Out<CUevent>, flags: u32) -> Outcome {
         true => Some(process()?.world.new_ipc_event().ok_or(CUDA_ERROR_OUT_OF_MEMORY)?),
         false => None,
     };
-    let event = EVENTS.insert_with(|handle| Event { handle, context: context.handle, flags, state: Mutex::default(), ipc });
+    let event =
+        EVENTS.insert_with(|handle| Event { handle, context: context.handle, flags, state: Mutex::default(), ipc });
     out.set(event.handle as CUevent)
 }
 
@@ -109,15 +110,16 @@ fn record(event: CUevent, stream: CUstream, flags: u32, default: DefaultStream) 
 /// Querying or waiting for an event that a capture holds breaks that capture.
 fn forbid_captured(event: &Event) -> Outcome {
     if let EventState::Captured(captured) = &*event.state.lock() {
+        let code = captured.code();
         captured.invalidate();
-        return Err(CUDA_ERROR_CAPTURED_EVENT);
+        return Err(code);
     }
     Ok(())
 }
 
 fn elapsed(out: Out<f32>, start: CUevent, end: CUevent) -> Outcome {
     let (start, end) = (get(start)?, get(end)?);
-    if !start.is_timed() || !end.is_timed() {
+    if out.is_null() || !start.is_timed() || !end.is_timed() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     let (Some(start), Some(end)) = (start.mark()?, end.mark()?) else { return Err(CUDA_ERROR_INVALID_HANDLE) };

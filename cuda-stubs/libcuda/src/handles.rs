@@ -26,6 +26,7 @@ pub(crate) enum Tag {
     Link,
     Texture,
     Surface,
+    TextureReference,
     UserObject,
 }
 

@@ -97,25 +97,48 @@ struct Sides {
 impl Lane {
     pub(crate) fn new(world: &'static World, gpu: usize) -> Option<Arc<Lane>> {
         let chan = world.claim_channel(gpu)?;
-        let sides = Sides { marks: std::array::from_fn(|_| VecDeque::new()), last: [None; QUEUES], last_blocking: [None; QUEUES] };
+        let sides = Sides {
+            marks: std::array::from_fn(|_| VecDeque::new()),
+            last: [None; QUEUES],
+            last_blocking: [None; QUEUES],
+        };
         Some(Arc::new(Lane { world, chan, sides: Mutex::new(sides) }))
     }
 
     /// Puts work in behind everything that must come before it, and behind `after`. Waits while the queue is full.
     pub(crate) fn submit(&self, queue: usize, order: Order, piece: Piece, after: &[Seq]) -> Seq {
-        self.put(queue, order, piece, after, |_, seq| seq)
+        self.put(queue, order, piece, 1, after, |_, seq| seq)
+    }
+
+    /// The same for a piece that stands for several kernels.
+    pub(crate) fn submit_kernels(&self, queue: usize, order: Order, piece: Piece, kernels: u32, after: &[Seq]) -> Seq {
+        self.put(queue, order, piece, kernels, after, |_, seq| seq)
     }
 
     /// The same, and keeps a mark of when it is done.
-    pub(crate) fn submit_marked(self: &Arc<Self>, queue: usize, order: Order, piece: Piece, after: &[Seq]) -> Arc<Mark> {
-        self.put(queue, order, piece, after, |sides, seq| {
+    pub(crate) fn submit_marked(
+        self: &Arc<Self>,
+        queue: usize,
+        order: Order,
+        piece: Piece,
+        after: &[Seq],
+    ) -> Arc<Mark> {
+        self.put(queue, order, piece, 1, after, |sides, seq| {
             let mark = Arc::new(Mark { seq, lane: Arc::clone(self), done_ns: AtomicU64::new(0) });
             sides.marks[queue].push_back(Arc::clone(&mark));
             mark
         })
     }
 
-    fn put<T>(&self, queue: usize, order: Order, piece: Piece, after: &[Seq], then: impl FnOnce(&mut Sides, Seq) -> T) -> T {
+    fn put<T>(
+        &self,
+        queue: usize,
+        order: Order,
+        piece: Piece,
+        kernels: u32,
+        after: &[Seq],
+        then: impl FnOnce(&mut Sides, Seq) -> T,
+    ) -> T {
         let mut sides = self.sides.lock();
         let mut waits: [Option<Seq>; QUEUES] = [None; QUEUES];
         let mut count = 0;
@@ -140,10 +163,10 @@ impl Lane {
         waits.extend(implicit.chain(explicit));
         while waits.len() > 2 {
             let pair = [waits.pop(), waits.pop()];
-            self.push(&mut sides, queue, &Piece::MARKER, pair);
+            self.push(&mut sides, queue, &Piece::MARKER, 1, pair);
         }
         let pair = [waits.pop(), waits.pop()];
-        let seq = self.push(&mut sides, queue, &piece, pair);
+        let seq = self.push(&mut sides, queue, &piece, kernels, pair);
         sides.last[queue] = Some(seq);
         if order == Order::Blocking {
             sides.last_blocking[queue] = Some(seq);
@@ -151,11 +174,19 @@ impl Lane {
         then(&mut sides, seq)
     }
 
-    fn push(&self, sides: &mut parking_lot::MutexGuard<'_, Sides>, queue: usize, piece: &Piece, after: [Option<Seq>; 2]) -> Seq {
-        let op = NewOp { kind: piece.kind, duration: piece.duration, width: piece.width, priority: piece.priority, after };
+    fn push(
+        &self,
+        sides: &mut parking_lot::MutexGuard<'_, Sides>,
+        queue: usize,
+        piece: &Piece,
+        kernels: u32,
+        after: [Option<Seq>; 2],
+    ) -> Seq {
+        let op =
+            NewOp { kind: piece.kind, duration: piece.duration, width: piece.width, priority: piece.priority, after };
         loop {
             harvest_queue(self.world, sides, queue);
-            if let Some(seq) = self.world.push(self.chan, queue, &op) {
+            if let Some(seq) = self.world.push_many(self.chan, queue, &op, kernels) {
                 return seq;
             }
             // Other threads' launches, and those who look at marks, must not wait for our room.

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use sim_world::{Role, World, WorldSettings};
 
 use crate::abi::{
-    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_SYSTEM_NOT_READY,
-    CUdevice,
+    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_INITIALIZED,
+    CUDA_ERROR_SYSTEM_NOT_READY, CUdevice,
 };
 use crate::api::{self, Out, Outcome};
 use crate::context::Context;
@@ -95,6 +95,16 @@ impl Process {
     }
 }
 
+/// The CUDA version of the driver. Asked for before cuInit too, so from the settings alone unless the world is there.
+pub(crate) fn driver_version() -> u64 {
+    static FROM_SETTINGS: OnceLock<u64> = OnceLock::new();
+    match PROCESS.get() {
+        Some(Ok(process)) => process.world.settings().driver,
+        _ => *FROM_SETTINGS
+            .get_or_init(|| WorldSettings::from_env(|n| std::env::var(n).ok()).map_or(13000, |s| s.driver)),
+    }
+}
+
 /// The context a handle names, if it lives.
 pub(crate) fn context(handle: crate::abi::CUcontext) -> Outcome<Arc<Context>> {
     CONTEXTS.get(handle as usize).ok_or(crate::abi::CUDA_ERROR_INVALID_CONTEXT)
@@ -112,12 +122,5 @@ api! {
         if process.devices.is_empty() { Err(CUDA_ERROR_NO_DEVICE) } else { Ok(()) }
     }
 
-    export fn cuDriverGetVersion(version: Out<i32>) {
-        // Answered before cuInit too, so from the settings alone unless the world is there.
-        let number = match PROCESS.get() {
-            Some(Ok(process)) => process.world.settings().driver,
-            _ => WorldSettings::from_env(|name| std::env::var(name).ok()).map_or(13000, |s| s.driver),
-        };
-        version.set(number as i32)
-    }
+    export fn cuDriverGetVersion(version: Out<i32>) { version.set(driver_version() as i32) }
 }

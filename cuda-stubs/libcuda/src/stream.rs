@@ -157,6 +157,7 @@ api! {
     export fn cuStreamSynchronize | cuStreamSynchronize_ptsz(default; stream: CUstream) {
         let stream = resolve(stream, default)?;
         capture::forbid_on_stream(&stream)?;
+        capture::forbid_unsafe()?;
         stream.synchronize()
     }
     export fn cuStreamQuery | cuStreamQuery_ptsz(default; stream: CUstream) {
@@ -174,12 +175,17 @@ api! {
     }
     export fn cuStreamGetFlags | cuStreamGetFlags_ptsz(default; stream: CUstream, flags: Out<u32>) {
         let stream = resolve(stream, default)?;
+        capture::forbid_on_stream(&stream)?; // the driver does not answer this, nor the two below, while it captures
         flags.set(if stream.order == Order::NonBlocking { CU_STREAM_NON_BLOCKING } else { CU_STREAM_DEFAULT })
     }
     export fn cuStreamGetPriority | cuStreamGetPriority_ptsz(default; stream: CUstream, priority: Out<i32>) {
         priority.set(resolve(stream, default)?.priority)
     }
-    export fn cuStreamGetId | cuStreamGetId_ptsz(default; stream: CUstream, id: Out<u64>) { id.set(resolve(stream, default)?.id) }
+    export fn cuStreamGetId | cuStreamGetId_ptsz(default; stream: CUstream, id: Out<u64>) {
+        let stream = resolve(stream, default)?;
+        capture::forbid_on_stream(&stream)?;
+        id.set(stream.id)
+    }
     export fn cuStreamGetCtx | cuStreamGetCtx_ptsz(default; stream: CUstream, ctx: Out<CUcontext>) {
         ctx.set(resolve(stream, default)?.context()?.handle as CUcontext)
     }
@@ -188,7 +194,9 @@ api! {
         ctx.set(resolve(stream, default)?.context()?.handle as CUcontext)
     }
     export fn cuStreamGetDevice | cuStreamGetDevice_ptsz(default; stream: CUstream, device: Out<CUdevice>) {
-        device.set(resolve(stream, default)?.context()?.device.ordinal as CUdevice)
+        let stream = resolve(stream, default)?;
+        capture::forbid_on_stream(&stream)?;
+        device.set(stream.context()?.device.ordinal as CUdevice)
     }
     export fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(default; stream: CUstream, function: CUhostFn, data: *mut std::ffi::c_void) {
         let stream = resolve(stream, default)?;

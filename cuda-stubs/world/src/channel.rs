@@ -132,6 +132,16 @@ impl World {
     /// The same with the time given.
     #[inline]
     pub fn push_at(&self, chan: usize, queue: usize, op: &NewOp, now: u64) -> Option<Seq> {
+        self.push_many_at(chan, queue, op, 1, now)
+    }
+
+    /// An operation that stands for so many kernels of the record: a graph's, which run as one.
+    #[inline]
+    pub fn push_many(&self, chan: usize, queue: usize, op: &NewOp, kernels: u32) -> Option<Seq> {
+        self.push_many_at(chan, queue, op, kernels, self.now())
+    }
+
+    fn push_many_at(&self, chan: usize, queue: usize, op: &NewOp, kernels: u32, now: u64) -> Option<Seq> {
         let channel = self.chan(chan);
         let q = &channel.queues[queue];
         let number = q.pushed.get();
@@ -141,7 +151,8 @@ impl World {
         let at = &q.ops[(number % DEPTH) as usize];
         at.submitted.publish(now);
         at.duration.publish(op.duration);
-        at.kind.publish(op.kind as u64 | u64::from(op.width) << 8 | u64::from(op.priority) << 24);
+        let (width, priority) = (u64::from(op.width), u64::from(op.priority));
+        at.kind.publish(op.kind as u64 | width << 8 | priority << 24 | u64::from(kernels) << 32);
         for (word, seq) in at.after.iter().zip(op.after) {
             word.publish(seq.map_or(0, Seq::to_word));
         }

@@ -151,7 +151,7 @@ fn settle_queue(tx: &Tx<'_>, gpu: usize, channel: &Chan, q: &Queue, now: u64, ne
                 } else if q.begun.get() == 0 || q.left.get() > 0 {
                     break; // the engine's, not ours
                 }
-                tx.add(&file.procs[channel.proc.get() as usize].gpu[gpu].kernels, 1);
+                tx.add(&file.procs[channel.proc.get() as usize].gpu[gpu].kernels, op.kind.get() >> 32);
             }
         }
         finish(tx, q, op, now);

@@ -1,0 +1,62 @@
+//! The demo as lines: for logs, pipes and those who like it plain.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use super::scene::{Performer, Scene};
+use super::{Audience, text};
+
+/// From one line to the next.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Writes a line every half second, and one when a phase begins.
+pub struct Lines<W> {
+    out: W,
+    began: Instant,
+    next: Instant,
+    phase: Option<usize>,
+}
+
+impl<W: Write> Lines<W> {
+    /// To this.
+    pub fn new(out: W) -> Lines<W> {
+        Lines { out, began: Instant::now(), next: Instant::now(), phase: None }
+    }
+}
+
+impl<W: Write> Audience for Lines<W> {
+    fn watch(&mut self, scene: &Scene) -> io::Result<bool> {
+        let now = Instant::now();
+        if self.phase.is_none() {
+            let names: Vec<&str> = scene.programs.iter().map(|p| p.program.name.as_str()).collect();
+            writeln!(self.out, "{} on one simulated {}, by plain time slicing", names.join(", "), scene.gpu)?;
+            let total = scene.total().as_secs_f64();
+            writeln!(self.out, "({total:.0} s; share of GPU time in the last second, units per second, latency)")?;
+        }
+        if self.phase != Some(scene.phase) {
+            self.phase = Some(scene.phase);
+            self.next = now + EVERY;
+            writeln!(self.out, "{}", scene.plan[scene.phase].title)?;
+        } else if now >= self.next && !scene.into_phase.is_zero() {
+            self.next = now + EVERY;
+            writeln!(self.out, "{:6.1} s  {}", self.began.elapsed().as_secs_f64(), line(scene))?;
+        }
+        self.out.flush()?;
+        Ok(true)
+    }
+}
+
+fn line(scene: &Scene) -> String {
+    let parts: Vec<String> = scene.programs.iter().filter(|p| p.on_stage).map(part).collect();
+    parts.join("  ·  ")
+}
+
+fn part(performer: &Performer) -> String {
+    let share = performer.share.map_or("–".into(), text::percent);
+    let rate = performer.rate.map_or("–".into(), text::rate);
+    let mut said = format!("{} {share:>4} {rate:>5}/s", performer.program.name);
+    if let Some(latency) = performer.latency {
+        said += &format!("  p50 {} p99 {} ms", text::ms(latency.p50), text::ms(latency.p99));
+    }
+    said
+}

@@ -1,0 +1,241 @@
+//! Plays the phases of the plan, one after the other, and measures them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::crew::Crew;
+use super::figures::{Done, GpuTime, Latency, Measured, Outcome, ProgramResult, Results};
+use super::plan::plan;
+use super::scenario::Scenario;
+use super::scene::Scene;
+use super::stage::{Run, Snapshot, Stage};
+use super::wire::{News, Order};
+use super::{Audience, Trouble};
+
+/// From one look at the record to the next.
+const TICK: Duration = Duration::from_millis(100);
+/// A worker that takes longer than this to start or to end is stuck.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The demo while it runs.
+pub struct Play<'a> {
+    scenario: &'a Scenario,
+    stage: Stage,
+    scene: Scene,
+    audience: &'a mut dyn Audience,
+    /// Set by a signal.
+    leaving: &'a AtomicBool,
+}
+
+/// What is counted over the measured part of a phase.
+struct Tally {
+    before: Snapshot,
+    last_slot: Option<usize>,
+    switches: u64,
+}
+
+impl<'a> Play<'a> {
+    /// Sets the stage.
+    pub fn new(
+        scenario: &'a Scenario,
+        together: Duration,
+        audience: &'a mut dyn Audience,
+        leaving: &'a AtomicBool,
+    ) -> Result<Play<'a>, Trouble> {
+        let stage = Stage::open().map_err(Trouble::World)?;
+        let scene = Scene::new(stage.gpu_name(), scenario, plan(scenario, together));
+        Ok(Play { scenario, stage, scene, audience, leaving })
+    }
+
+    /// All phases.
+    pub fn run(mut self) -> Result<Results, Trouble> {
+        let mut together = None;
+        for phase in 0..self.scene.plan.len() {
+            let outcome = self.phase(phase)?;
+            if let [(program, measured)] = &outcome.programs[..] {
+                self.scene.programs[*program].alone = Some(measured.clone());
+            } else {
+                together = Some(outcome);
+            }
+        }
+        let together = together.ok_or(Trouble::Interrupted)?;
+        let programs = together.programs.into_iter().filter_map(|(index, together)| {
+            let performer = &mut self.scene.programs[index];
+            let alone = performer.alone.take()?;
+            Some(ProgramResult {
+                name: performer.program.name.clone(),
+                unit: performer.program.style.unit(),
+                of_solo: if alone.rate > 0.0 { together.rate / alone.rate } else { 0.0 },
+                alone,
+                together,
+            })
+        });
+        Ok(Results { gpu: self.scene.gpu.clone(), together: together.gpu, programs: programs.collect() })
+    }
+
+    fn phase(&mut self, number: usize) -> Result<Outcome, Trouble> {
+        let phase = self.scene.plan[number].clone();
+        self.scene.begin(number);
+        let mut crew = Crew::start(self.scenario, &phase.who, self.stage.dir())?;
+        let names: Vec<String> = phase.who.iter().map(|i| self.scenario.programs[*i].name.clone()).collect();
+        self.await_all(&mut crew, &names, "get ready", |news| matches!(news, News::Ready).then_some(()))?;
+        let seen = self.stage.look().users;
+        if let Some(stranger) = (0..names.len()).find(|i| !seen.contains_key(&crew.pid(*i))) {
+            return Err(Trouble::NotSimulated { name: names[stranger].clone() });
+        }
+
+        crew.order(Order::Start);
+        let started = Instant::now();
+        self.watch(&mut crew, started, started + phase.warm_up, None)?;
+        crew.order(Order::Measure);
+        let mut tally = Tally { before: self.stage.look(), last_slot: None, switches: 0 };
+        self.watch(&mut crew, started, started + phase.length(), Some(&mut tally))?;
+        let after = self.stage.look();
+        tally.count(&self.stage.runs().0);
+        crew.order(Order::Finish);
+        let done = self.await_all(&mut crew, &names, "finish", |news| match news {
+            News::Finished(done) => Some(done),
+            _ => None,
+        })?;
+        let pids: Vec<u32> = (0..names.len()).map(|i| crew.pid(i)).collect();
+        crew.dismiss(PATIENCE);
+        let who = phase.who.iter().copied().zip(pids).zip(done).map(|((program, pid), done)| (program, pid, done));
+        Ok(outcome(&tally, &after, &who.collect::<Vec<_>>()))
+    }
+
+    /// Looks on until then: hears the workers, reads the record, shows it.
+    fn watch(
+        &mut self,
+        crew: &mut Crew,
+        started: Instant,
+        until: Instant,
+        mut tally: Option<&mut Tally>,
+    ) -> Result<(), Trouble> {
+        let who = self.scene.plan[self.scene.phase].who.clone();
+        while Instant::now() < until {
+            self.scene.into_phase = started.elapsed();
+            self.show(crew, &who, tally.as_deref_mut())?;
+            let tick = until.min(Instant::now() + TICK);
+            while Instant::now() < tick {
+                if let Some((number, News::Warming(done) | News::Measuring(done))) = crew.next(tick)? {
+                    self.scene.heard(who[number], &done);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, crew: &Crew, who: &[usize], tally: Option<&mut Tally>) -> Result<(), Trouble> {
+        let pids: Vec<(usize, u32)> = who.iter().enumerate().map(|(number, i)| (*i, crew.pid(number))).collect();
+        let (runs, lasting) = self.stage.runs();
+        if let Some(tally) = tally {
+            tally.count(&runs);
+        }
+        self.scene.saw(&self.stage.look(), &pids, runs, lasting);
+        let stays = self.audience.watch(&self.scene).map_err(Trouble::Output)?;
+        if !stays || self.leaving.load(Ordering::Relaxed) { Err(Trouble::Interrupted) } else { Ok(()) }
+    }
+
+    /// Waits until each worker has said what `wanted` looks for.
+    fn await_all<T>(
+        &mut self,
+        crew: &mut Crew,
+        names: &[String],
+        what: &'static str,
+        wanted: impl Fn(News) -> Option<T>,
+    ) -> Result<Vec<T>, Trouble> {
+        let who = self.scene.plan[self.scene.phase].who.clone();
+        let deadline = Instant::now() + PATIENCE;
+        let mut heard: Vec<Option<T>> = names.iter().map(|_| None).collect();
+        while let Some(missing) = heard.iter().position(Option::is_none) {
+            if Instant::now() > deadline {
+                return Err(Trouble::Stuck { name: names[missing].clone(), what, patience: PATIENCE });
+            }
+            match crew.next(Instant::now() + TICK)? {
+                Some((number, news)) => heard[number] = wanted(news).or(heard[number].take()),
+                None => self.show(crew, &who, None)?,
+            }
+        }
+        Ok(heard.into_iter().flatten().collect())
+    }
+}
+
+impl Tally {
+    /// Counts how often the GPU went from one program to another.
+    fn count(&mut self, runs: &[Run]) {
+        for run in runs.iter().filter(|run| run.start_ns >= self.before.clock_ns) {
+            self.switches += u64::from(self.last_slot.is_some_and(|last| last != run.slot));
+            self.last_slot = Some(run.slot);
+        }
+    }
+}
+
+/// What the record and the programs say about a phase. `who`: place in the scenario, process, own account.
+fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outcome {
+    let before = &tally.before;
+    let time_ns = (after.clock_ns - before.clock_ns).max(1) as f64;
+    let part = |ns: u64| ns as f64 / time_ns;
+    let mut programs = Vec::new();
+    for (program, pid, done) in who {
+        let then = before.users.get(pid).copied().unwrap_or_default();
+        let now = after.users.get(pid).copied().unwrap_or_default();
+        let measured = Measured {
+            rate: done.rate(),
+            latency_ms: Latency::of(&done.latencies_ns),
+            share: part(now.busy_ns - then.busy_ns),
+            useful: part(now.work_ns - then.work_ns),
+            memory_bytes: now.memory_bytes,
+        };
+        programs.push((*program, measured));
+    }
+    let useful = programs.iter().map(|(_, m)| m.useful).sum();
+    let busy: f64 = programs.iter().map(|(_, m)| m.share).sum();
+    let switching = part(after.switching_ns - before.switching_ns);
+    let gpu = GpuTime {
+        seconds: time_ns / 1e9,
+        useful,
+        refilling: busy - useful,
+        switching,
+        idle: (1.0 - busy - switching).max(0.0),
+        switches: tally.switches,
+    };
+    Outcome { gpu, programs }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::stage::Usage;
+    use super::*;
+
+    fn snapshot(clock_ns: u64, switching_ns: u64, busy: [u64; 2]) -> Snapshot {
+        let usage = |slot: usize| Usage { slot, busy_ns: busy[slot], work_ns: busy[slot] * 9 / 10, memory_bytes: 5 };
+        Snapshot { clock_ns, switching_ns, users: HashMap::from([(100, usage(0)), (101, usage(1))]) }
+    }
+
+    #[test]
+    fn parts_of_the_time_add_up() {
+        let tally = Tally { before: snapshot(1000, 50, [100, 200]), last_slot: None, switches: 4 };
+        let after = snapshot(2000, 150, [400, 700]);
+        let done = Done { elapsed_ns: 500_000_000, units: 10, latencies_ns: vec![2_000_000] };
+        let outcome = outcome(&tally, &after, &[(2, 100, done), (0, 101, Done::default())]);
+        assert_eq!(outcome.programs[0].0, 2);
+        let shares: Vec<f64> = outcome.programs.iter().map(|(_, m)| m.share).collect();
+        assert_eq!(shares, [0.3, 0.5]);
+        assert_eq!(outcome.programs[0].1.rate, 20.0);
+        let gpu = &outcome.gpu;
+        assert!((gpu.useful + gpu.refilling + gpu.switching + gpu.idle - 1.0).abs() < 1e-12, "{gpu:?}");
+        assert!((gpu.switching - 0.1).abs() < 1e-12 && gpu.switches == 4);
+    }
+
+    #[test]
+    fn going_from_one_to_another_is_a_switch_and_coming_back_to_oneself_is_not() {
+        let mut tally = Tally { before: snapshot(10, 0, [0, 0]), last_slot: None, switches: 0 };
+        let run = |slot, start_ns| Run { slot, start_ns, end_ns: start_ns + 1 };
+        tally.count(&[run(1, 5), run(0, 10), run(0, 12)]);
+        assert_eq!(tally.switches, 0);
+        tally.count(&[run(1, 14), run(0, 16), run(0, 18)]);
+        assert_eq!(tally.switches, 2);
+    }
+}

@@ -1,0 +1,133 @@
+//! Figures and tables as text.
+
+use std::fmt::Write as _;
+
+/// Whole numbers from a hundred on, one digit below; thousands apart: `1,998`, `49.9`.
+pub fn rate(rate: f64) -> String {
+    if rate < 99.95 { format!("{rate:.1}") } else { thousands(rate.round() as u64) }
+}
+
+/// `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A part of the whole: `61%`; below 10%, what it is to a tenth.
+pub fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    if percent < 9.95 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
+}
+
+/// Milliseconds, to three digits: `2.64`, `12.1`, `131`.
+pub fn ms(ms: f64) -> String {
+    match ms {
+        ..9.995 => format!("{ms:.2}"),
+        ..99.95 => format!("{ms:.1}"),
+        _ => format!("{ms:.0}"),
+    }
+}
+
+/// `24.5 GiB`, `518 MiB`.
+pub fn memory(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1023.5 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
+}
+
+/// Where a column's cells stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Lays out rows in columns of just the width they need. The first row is the head and gets a line below it.
+pub fn table(sides: &[Side], rows: &[Vec<String>]) -> String {
+    let width_of = |text: &str| text.chars().count();
+    let widths: Vec<usize> = (0..sides.len())
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for ((cell, width), side) in row.iter().zip(&widths).zip(sides) {
+            let gap = " ".repeat(width - width_of(cell));
+            let _ = match side {
+                Side::Left => write!(line, "{cell}{gap}   "),
+                Side::Right => write!(line, "{gap}{cell}   "),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+        if number == 0 {
+            let total = widths.iter().sum::<usize>() + 3 * (widths.len() - 1);
+            text.push_str(&"─".repeat(total));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Breaks a paragraph into lines of at most `width` characters (but never inside a word), all but the first indented.
+pub fn wrap(paragraph: &str, width: usize, indent: &str) -> String {
+    let mut text = String::new();
+    let mut line = String::new();
+    for word in paragraph.split_whitespace() {
+        let fits = line.chars().count() + 1 + word.chars().count() <= width;
+        if !line.trim().is_empty() && !fits {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = indent.to_owned();
+        } else if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    text.push_str(&line);
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_the_digits_that_mean_something() {
+        assert_eq!([rate(0.0), rate(49.94), rate(99.97), rate(1998.4)], ["0.0", "49.9", "100", "1,998"]);
+        assert_eq!(
+            [thousands(7), thousands(999), thousands(1_000), thousands(1_234_567)],
+            ["7", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!([percent(0.0), percent(0.0871), percent(0.09951), percent(1.0)], ["0.0%", "8.7%", "10%", "100%"]);
+        assert_eq!([ms(2.638), ms(9.996), ms(12.12), ms(131.4)], ["2.64", "10.0", "12.1", "131"]);
+        assert_eq!([memory(518 << 20), memory(24 << 30)], ["518 MiB", "24.0 GiB"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_need_to_be() {
+        let rows = [vec!["who".into(), "rate".into(), "→".into()], vec!["trainer".into(), "7".into(), "so".into()]];
+        let expected = "\
+who       rate   →
+───────────────────
+trainer      7   so
+";
+        assert_eq!(table(&[Side::Left, Side::Right, Side::Left], &rows), expected);
+    }
+
+    #[test]
+    fn paragraphs_are_broken_between_words() {
+        assert_eq!(wrap("one two  three four", 9, "  "), "one two\n  three\n  four\n");
+        assert_eq!(wrap("immeasurable", 4, ""), "immeasurable\n");
+        assert_eq!(wrap("", 4, ""), "\n");
+    }
+}

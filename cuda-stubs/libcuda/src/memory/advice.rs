@@ -1,0 +1,192 @@
+//! Hints about managed memory: where it should be, who uses it, and moving it ahead of use.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use sim_world::channel::Kind as Engine;
+
+use super::copy::nanoseconds;
+use super::managed::{Location, Pages, holding, move_pages};
+use super::space::{Kind, Region};
+use crate::abi::*;
+use crate::api::{DefaultStream, In, Out, Outcome};
+use crate::capture;
+use crate::context::current;
+use crate::lane::Piece;
+use crate::process::process;
+use crate::stream;
+
+fn offsets(region: &Region, address: u64, len: u64) -> Range<u64> {
+    address - region.base..address - region.base + len
+}
+
+fn advise(address: u64, len: u64, advice: u32, location: impl FnOnce() -> Outcome<Location>) -> Outcome {
+    process()?;
+    capture::forbid_unsafe()?;
+    let region = holding(address, len)?;
+    let Kind::Managed(managed) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    // The location means nothing to the first two and to taking back a preference.
+    let place = match advice {
+        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_SET_ACCESSED_BY | CU_MEM_ADVISE_UNSET_ACCESSED_BY => location()?,
+        _ => Location::NONE,
+    };
+    let change: Box<dyn FnMut(&mut Pages)> = match advice {
+        CU_MEM_ADVISE_SET_READ_MOSTLY => Box::new(|p| p.read_mostly = true),
+        CU_MEM_ADVISE_UNSET_READ_MOSTLY => Box::new(|p| p.read_mostly = false),
+        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Box::new(|p| p.preferred = place),
+        CU_MEM_ADVISE_SET_ACCESSED_BY => Box::new(|p| {
+            if !p.accessed_by.contains(&place) {
+                p.accessed_by.push(place);
+            }
+        }),
+        CU_MEM_ADVISE_UNSET_ACCESSED_BY => Box::new(|p| p.accessed_by.retain(|other| *other != place)),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    managed.pages.lock().apply(offsets(&region, address, len), change);
+    Ok(())
+}
+
+fn prefetch(address: u64, len: u64, place: Location, stream: CUstream, default: DefaultStream) -> Outcome {
+    let stream = stream::resolve(stream, default)?;
+    capture::forbid_on_stream(&stream)?;
+    let region = holding(address, len)?;
+    let Kind::Managed(managed) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    let range = offsets(&region, address, len);
+    managed.pages.lock().apply(range.clone(), |p| p.prefetched = place);
+    let to = place.gpu();
+    let moved = move_pages(&region, range, to);
+    let lane = stream.lane()?;
+    let kind = if to.is_some() { Engine::CopyIn } else { Engine::CopyOut };
+    let piece = Piece { kind, priority: stream.rank(), ..Piece::kernel(nanoseconds(moved, lane.world.settings().copy_rate)) };
+    lane.submit(stream.queue, stream.order, piece, &[]);
+    Ok(())
+}
+
+/// One attribute of a range: the words that the answer is made of, `room` of them at most.
+fn range_attribute(attribute: u32, address: u64, len: u64, room: usize) -> Outcome<Vec<i32>> {
+    let region = holding(address, len)?;
+    let Kind::Managed(managed) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    let pages = managed.pages.lock();
+    let all: Vec<&Pages> = pages.within(offsets(&region, address, len)).map(|(_, page)| page).collect();
+    // A place counts only if all pages of the range have it.
+    let common = |read: fn(&Pages) -> Location| {
+        let first = all.first().map_or(Location::NONE, |p| read(p));
+        if all.iter().all(|p| read(p) == first) { first } else { Location::NONE }
+    };
+    let (preferred, prefetched) = (common(|p| p.preferred), common(|p| p.prefetched));
+    let one = |value: i32| if room == 1 { Ok(vec![value]) } else { Err(CUDA_ERROR_INVALID_VALUE) };
+    match attribute {
+        CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY => one(i32::from(all.iter().all(|p| p.read_mostly))),
+        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION => one(preferred.device_number()),
+        CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION => one(prefetched.device_number()),
+        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE => one(preferred.kind as i32),
+        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID => one(preferred.id),
+        CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE => one(prefetched.kind as i32),
+        CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID => one(prefetched.id),
+        CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY => {
+            let by = all.first().map_or(&[][..], |p| &p.accessed_by);
+            let by = by.iter().filter(|place| all.iter().all(|p| p.accessed_by.contains(place))).map(|place| place.device_number());
+            Ok(by.chain(std::iter::repeat(CU_DEVICE_INVALID)).take(room).collect())
+        }
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+fn answer(data: Out<i32>, bytes: usize, attribute: u32, address: u64, len: usize) -> Outcome {
+    data.required()?;
+    if bytes == 0 || !bytes.is_multiple_of(4) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let words = range_attribute(attribute, address, len as u64, bytes / 4)?;
+    for (index, word) in words.into_iter().enumerate() {
+        data.set_at(index, word);
+    }
+    Ok(())
+}
+
+/// Several ranges in one call, each with the location whose index range it falls into.
+fn batch(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, places: In<CUmemLocation>, starts: In<usize>, place_count: usize,
+    flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
+    process()?;
+    let (pointers, sizes) = (pointers.array(count)?, sizes.array(count)?);
+    let (places, starts) = (places.array(place_count)?, starts.array(place_count)?);
+    if count == 0 || place_count == 0 || place_count > count || flags != 0 || starts.first() != Some(&0) || !starts.is_sorted() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (index, (address, len)) in pointers.iter().zip(&sizes).enumerate() {
+        let which = starts.partition_point(|start| *start <= index) - 1;
+        prefetch(*address, *len as u64, Location::of(places[which])?, stream, default)?;
+    }
+    Ok(())
+}
+
+/// What is in managed memory need not be kept: its pages leave the GPU.
+fn discard(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
+    stream::resolve(stream, default)?;
+    let (pointers, sizes) = (pointers.array(count)?, sizes.array(count)?);
+    if count == 0 || flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (address, len) in pointers.iter().zip(&sizes) {
+        let region = holding(*address, *len as u64)?;
+        move_pages(&region, offsets(&region, *address, *len as u64), None);
+    }
+    Ok(())
+}
+
+api! {
+    export fn cuMemAdvise(pointer: CUdeviceptr, bytes: usize, advice: CUmem_advise, dev: CUdevice) {
+        advise(pointer, bytes as u64, advice, || Location::of_device(dev))
+    }
+    export fn cuMemAdvise_v2(pointer: CUdeviceptr, bytes: usize, advice: CUmem_advise, place: CUmemLocation) {
+        advise(pointer, bytes as u64, advice, || Location::of(place))
+    }
+    export fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz(default; pointer: CUdeviceptr, bytes: usize, dev: CUdevice, stream: CUstream) {
+        prefetch(pointer, bytes as u64, Location::of_device(dev)?, stream, default)
+    }
+    export fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz(default; pointer: CUdeviceptr, bytes: usize, place: CUmemLocation, flags: u32, stream: CUstream) {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        process()?;
+        prefetch(pointer, bytes as u64, Location::of(place)?, stream, default)
+    }
+    export fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
+        places: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
+        batch(pointers, sizes, count, places, starts, place_count, flags, stream, default)
+    }
+    export fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
+        flags: u64, stream: CUstream) {
+        discard(pointers, sizes, count, flags, stream, default)
+    }
+    export fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
+        places: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
+        discard(pointers, sizes, count, flags, stream, default)?;
+        batch(pointers, sizes, count, places, starts, place_count, flags, stream, default)
+    }
+    export fn cuMemRangeGetAttribute(data: Out<i32>, bytes: usize, attribute: CUmem_range_attribute, pointer: CUdeviceptr, len: usize) {
+        process()?;
+        answer(data, bytes, attribute, pointer, len)
+    }
+    export fn cuMemRangeGetAttributes(data: In<*mut c_void>, sizes: In<usize>, attributes: In<CUmem_range_attribute>, count: usize,
+        pointer: CUdeviceptr, len: usize) {
+        process()?;
+        if count == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for ((to, size), attribute) in data.array(count)?.iter().zip(sizes.array(count)?).zip(attributes.array(count)?) {
+            answer(Out::from_ptr(to.cast()), size, attribute, pointer, len)?;
+        }
+        Ok(())
+    }
+    export fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(default; stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) {
+        current()?;
+        capture::forbid_on_stream(&stream::resolve(stream, default)?)?;
+        let region = holding(pointer, 1)?;
+        let whole = pointer == region.base && (len == 0 || len as u64 == region.len);
+        if !whole || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(()) // who may touch it when is the client's promise; nothing here depends on it
+    }
+}

@@ -1,0 +1,108 @@
+//! Bytes taken of a GPU in the world's accounts, for as long as the object lives.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use sim_world::Path;
+use sim_world::shared::ShareHandle;
+
+use super::backing::Backing;
+use crate::abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use crate::api::Outcome;
+use crate::process::process;
+
+/// Bytes of a GPU that this process holds.
+pub(crate) struct Charge {
+    gpu: usize,
+    path: Path,
+    bytes: u64,
+    /// Once exported, the bytes are held together with others.
+    share: Mutex<Option<ShareHandle>>,
+}
+
+/// Shares that this process holds: how often, and whether they count in its figure. The world knows only that it does.
+static HELD: Mutex<Option<HashMap<(u64, u64), Held>>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Held {
+    times: usize,
+    counted: bool,
+}
+
+impl Charge {
+    /// Takes the bytes, or fails with `CUDA_ERROR_OUT_OF_MEMORY` and changes nothing.
+    pub(crate) fn take(gpu: usize, path: Path, bytes: u64) -> Outcome<Charge> {
+        charge(gpu, path, bytes)?;
+        Ok(Charge { gpu, path, bytes, share: Mutex::new(None) })
+    }
+
+    /// Joins in holding what another process, or this one, exported. `counted`: whether it shows in this process's figure.
+    pub(crate) fn imported(share: ShareHandle, path: Path, counted: bool) -> Outcome<Charge> {
+        let mut held = HELD.lock();
+        let entry = held.get_or_insert_default().entry((share.index, share.id)).or_default();
+        if entry.times == 0 {
+            if !process()?.world.hold(&share, counted) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            entry.counted = counted;
+        }
+        entry.times += 1;
+        Ok(Charge { gpu: share.gpu as usize, path, bytes: share.bytes, share: Mutex::new(Some(share)) })
+    }
+
+    /// Lets others hold the bytes too. `offset`: where in the heap file their contents are.
+    pub(crate) fn share(&self, offset: u64) -> Outcome<ShareHandle> {
+        let mut share = self.share.lock();
+        if let Some(share) = *share {
+            return Ok(share);
+        }
+        let mut held = HELD.lock();
+        let new = process()?.world.share(self.gpu, self.path, self.bytes, offset).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        held.get_or_insert_default().insert((new.index, new.id), Held { times: 1, counted: true });
+        *share = Some(new);
+        Ok(new)
+    }
+
+    /// Ends it. Whoever was the last to hold exported memory also gives the pages of the heap file back.
+    pub(crate) fn end(self, backing: &Backing) {
+        let share = *self.share.lock();
+        drop(self);
+        if let (Some(share), Ok(process)) = (share, process())
+            && process.world.file().shares[share.index as usize].id.get() != share.id
+        {
+            backing.punch();
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let Ok(process) = process() else { return };
+        let Some(share) = *self.share.get_mut() else {
+            process.world.refund(self.gpu, self.path, self.bytes);
+            return;
+        };
+        let mut held = HELD.lock();
+        let all = held.get_or_insert_default();
+        let Some(entry) = all.get_mut(&(share.index, share.id)) else { return };
+        entry.times -= 1;
+        if entry.times == 0 {
+            process.world.let_go(&share, entry.counted);
+            all.remove(&(share.index, share.id));
+        }
+    }
+}
+
+/// Takes bytes that the caller gives back itself.
+pub(crate) fn charge(gpu: usize, path: Path, bytes: u64) -> Outcome {
+    process()?.world.charge(gpu, path, bytes).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// Gives bytes back.
+pub(crate) fn refund(gpu: usize, path: Path, bytes: u64) {
+    if bytes != 0
+        && let Ok(process) = process()
+    {
+        process.world.refund(gpu, path, bytes);
+    }
+}
