@@ -11,10 +11,15 @@ mod support;
 use support::{Machine, compile, sim_dir};
 
 fn exports(library: &str, prefix: &str) -> BTreeSet<String> {
-    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(sim_dir().join(library)).output().expect("binutils");
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(sim_dir().join(library)).output().expect("binutils");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().filter_map(|l| l.split_whitespace().nth(2)).filter(|n| n.starts_with(prefix)).map(str::to_owned).collect()
+    text.lines()
+        .filter_map(|l| l.split_whitespace().nth(2))
+        .filter(|n| n.starts_with(prefix))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -42,8 +47,10 @@ fn the_resolver_answers_for_every_version_and_stream_mode() {
             }
         }
         let machine = Machine::with(&[("RATION_SIM_DRIVER", setting)]);
-        let mut child = machine.command(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let text: String = questions.iter().map(|(name, version, flags)| format!("{name} {version} {flags}\n")).collect();
+        let mut child =
+            machine.command(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let text: String =
+            questions.iter().map(|(name, version, flags)| format!("{name} {version} {flags}\n")).collect();
         let mut stdin = child.stdin.take().expect("a pipe");
         let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).expect("it reads"));
         let output = child.wait_with_output().expect("it ends");

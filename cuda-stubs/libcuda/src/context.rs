@@ -75,11 +75,6 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
     process()?;
     match top() {
         Some(context) if context.is_active() => Ok(context),
-        Some(context) if context.primary => {
-            // A primary context that was made current before it was retained comes alive at its first use.
-            activate_primary(context.device)?;
-            Ok(context)
-        }
         Some(_) => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
         None => Err(CUDA_ERROR_INVALID_CONTEXT),
     }
@@ -307,11 +302,8 @@ fn release_primary(dev: CUdevice) -> Outcome {
 
 fn reset_primary(dev: CUdevice) -> Outcome {
     let device = process()?.device(dev)?;
-    let context = {
-        let mut primary = device.primary.lock();
-        primary.retained = 0;
-        primary.context.clone()
-    };
+    // Those who retained it still have to release it.
+    let context = device.primary.lock().context.clone();
     if let Some(context) = context {
         context.deactivate();
     }

@@ -294,11 +294,16 @@ fn launch_ex(config: In<CUlaunchConfig>, handle: CUfunction, params: Params, def
 }
 
 /// What the launch functions of CUDA 2 keep between calls.
-#[derive(Default)]
 pub(crate) struct LegacyState {
     block: [u32; 3],
     shared: u32,
     params: Vec<u8>,
+}
+
+impl Default for LegacyState {
+    fn default() -> LegacyState {
+        LegacyState { block: [1, 1, 1], shared: 0, params: Vec::new() }
+    }
 }
 
 fn legacy<T>(handle: CUfunction, f: impl FnOnce(&mut LegacyState) -> T) -> Outcome<T> {

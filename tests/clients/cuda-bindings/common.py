@@ -54,20 +54,16 @@ def step(kernel, stream=0):
     launch(kernel, stream, (0, 1), (ctypes.c_void_p, ctypes.c_int))
 
 
-class Stopwatch:
-    """Milliseconds on the GPU's clock between two points of a stream."""
+def stopwatch(act, stream=0):
+    """Something that does `act` and returns the milliseconds between two points of a stream, before it and after it."""
 
-    def __init__(self, stream=0):
-        self.stream = stream
-        self.events = [ok(cuda.cuEventCreate(0)) for _ in range(2)]
+    def measure():
+        start, end = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
+        ok(cuda.cuEventRecord(start, stream))
+        act()
+        ok(cuda.cuEventRecord(end, stream))
+        refused(cuda.cuEventElapsedTime(start, end), R.CUDA_ERROR_NOT_READY)
+        ok(cuda.cuEventSynchronize(end))
+        return ok(cuda.cuEventElapsedTime(start, end))
 
-    def __enter__(self):
-        ok(cuda.cuEventRecord(self.events[0], self.stream))
-        return self
-
-    def __exit__(self, *_):
-        ok(cuda.cuEventRecord(self.events[1], self.stream))
-
-    def ms(self):
-        ok(cuda.cuEventSynchronize(self.events[1]))
-        return ok(cuda.cuEventElapsedTime(*self.events))
+    return measure

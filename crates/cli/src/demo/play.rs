@@ -117,8 +117,10 @@ impl<'a> Play<'a> {
             self.show(crew, &who, tally.as_deref_mut())?;
             let tick = until.min(Instant::now() + TICK);
             while Instant::now() < tick {
-                if let Some((number, News::Warming(done) | News::Measuring(done))) = crew.next(tick)? {
-                    self.scene.heard(who[number], &done);
+                match crew.next(tick)? {
+                    Some((number, News::Warming(done))) => self.scene.heard(who[number], false, &done),
+                    Some((number, News::Measuring(done))) => self.scene.heard(who[number], true, &done),
+                    Some((_, News::Ready | News::Finished(_))) | None => {}
                 }
             }
         }
@@ -173,7 +175,7 @@ impl Tally {
 /// What the record and the programs say about a phase. `who`: place in the scenario, process, own account.
 fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outcome {
     let before = &tally.before;
-    let time_ns = (after.clock_ns - before.clock_ns).max(1) as f64;
+    let time_ns = after.clock_ns.saturating_sub(before.clock_ns).max(1) as f64;
     let part = |ns: u64| ns as f64 / time_ns;
     let mut programs = Vec::new();
     for (program, pid, done) in who {
@@ -182,15 +184,15 @@ fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outco
         let measured = Measured {
             rate: done.rate(),
             latency_ms: Latency::of(&done.latencies_ns),
-            share: part(now.busy_ns - then.busy_ns),
-            useful: part(now.work_ns - then.work_ns),
+            share: part(now.busy_ns.saturating_sub(then.busy_ns)),
+            useful: part(now.work_ns.saturating_sub(then.work_ns)),
             memory_bytes: now.memory_bytes,
         };
         programs.push((*program, measured));
     }
     let useful = programs.iter().map(|(_, m)| m.useful).sum();
     let busy: f64 = programs.iter().map(|(_, m)| m.share).sum();
-    let switching = part(after.switching_ns - before.switching_ns);
+    let switching = part(after.switching_ns.saturating_sub(before.switching_ns));
     let gpu = GpuTime {
         seconds: time_ns / 1e9,
         useful,

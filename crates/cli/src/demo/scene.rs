@@ -52,6 +52,8 @@ pub struct Performer {
     pub latency: Option<Latency>,
     /// What it was alone, once that is known.
     pub alone: Option<Measured>,
+    /// Whether what it says counts already.
+    measuring: bool,
     latencies_ns: Vec<u64>,
     /// What it said lately, by the clock of its own: elapsed time and units.
     progress: VecDeque<(u64, u64)>,
@@ -83,6 +85,7 @@ impl Scene {
             memory: 0,
             latency: None,
             alone: None,
+            measuring: false,
             latencies_ns: Vec::new(),
             progress: VecDeque::new(),
         });
@@ -112,22 +115,25 @@ impl Scene {
         }
     }
 
-    /// A program says how far it is.
-    pub fn heard(&mut self, program: usize, done: &Done) {
+    /// A program says how far it is, since its start or since it is being measured.
+    pub fn heard(&mut self, program: usize, measuring: bool, done: &Done) {
         let performer = &mut self.programs[program];
-        if performer.progress.back().is_some_and(|(elapsed, _)| *elapsed > done.elapsed_ns) {
+        if performer.measuring != measuring {
             performer.forget(); // it counts from zero again
+            performer.measuring = measuring;
         }
         performer.progress.push_back((done.elapsed_ns, done.units));
         performer.latencies_ns.extend(&done.latencies_ns);
         performer.latency = Latency::of(&performer.latencies_ns);
-        while performer.progress.get(1).is_some_and(|(at, _)| u128::from(done.elapsed_ns - at) >= NOW.as_nanos()) {
+        let old = |at: u64| u128::from(done.elapsed_ns.saturating_sub(at)) >= NOW.as_nanos();
+        while performer.progress.get(1).is_some_and(|(at, _)| old(*at)) {
             performer.progress.pop_front();
         }
-        if let (Some(first), Some(last)) = (performer.progress.front(), performer.progress.back())
-            && last.0 > first.0
+        if let Some((elapsed, units)) = performer.progress.front()
+            && done.elapsed_ns > *elapsed
         {
-            performer.rate = Some((last.1 - first.1) as f64 * 1e9 / (last.0 - first.0) as f64);
+            let (time_ns, units) = (done.elapsed_ns - elapsed, done.units.saturating_sub(*units));
+            performer.rate = Some(units as f64 * 1e9 / time_ns as f64);
         }
     }
 
@@ -143,7 +149,11 @@ impl Scene {
             }
         }
         self.looks.push_back(Look { clock_ns: snapshot.clock_ns, busy_ns });
-        while self.looks.get(1).is_some_and(|look| u128::from(snapshot.clock_ns - look.clock_ns) >= NOW.as_nanos()) {
+        while self
+            .looks
+            .get(1)
+            .is_some_and(|look| u128::from(snapshot.clock_ns.saturating_sub(look.clock_ns)) >= NOW.as_nanos())
+        {
             self.looks.pop_front();
         }
         self.runs.pop_back_if(|run| run.end_ns == u64::MAX);
@@ -159,12 +169,12 @@ impl Scene {
     fn update_shares(&mut self) {
         let (Some(first), Some(last)) = (self.looks.front(), self.looks.back()) else { return };
         for (index, performer) in self.programs.iter_mut().enumerate().filter(|(_, p)| p.on_stage) {
-            performer.share = part(last.busy_ns[index] - first.busy_ns[index], last.clock_ns - first.clock_ns);
+            performer.share = part(last.busy_ns[index], first.busy_ns[index], last.clock_ns - first.clock_ns);
         }
         let before = self.looks.len().checked_sub(2).and_then(|i| self.looks.get(i));
         let (Some(before), false) = (before, self.into_phase.is_zero()) else { return };
         let time = last.clock_ns - before.clock_ns;
-        let shares = last.busy_ns.iter().zip(&before.busy_ns).map(|(now, then)| part(now - then, time).unwrap_or(0.0));
+        let shares = last.busy_ns.iter().zip(&before.busy_ns).map(|(now, then)| part(*now, *then, time).unwrap_or(0.0));
         let at = self.plan[..self.phase].iter().map(Phase::length).sum::<Duration>() + self.into_phase;
         self.history.push(Sample { at, shares: shares.collect() });
     }
@@ -188,14 +198,16 @@ impl Scene {
 
 impl Performer {
     fn forget(&mut self) {
+        self.measuring = false;
         self.latencies_ns.clear();
         self.latency = None;
         self.progress.clear();
     }
 }
 
-fn part(of: u64, whole: u64) -> Option<f64> {
-    (whole != 0).then(|| of as f64 / whole as f64)
+/// The part of a time that a counter of it moved by.
+fn part(now: u64, then: u64, time: u64) -> Option<f64> {
+    (time != 0).then(|| now.saturating_sub(then) as f64 / time as f64)
 }
 
 #[cfg(test)]
@@ -241,12 +253,15 @@ mod tests {
     fn a_rate_is_that_of_the_last_second_and_starts_again_when_it_counts() {
         let mut scene = scene();
         for (elapsed, units) in [(100, 5), (1100, 105), (2100, 305)] {
-            scene.heard(0, &Done { elapsed_ns: elapsed * MS, units, latencies_ns: vec![MS] });
+            scene.heard(0, false, &Done { elapsed_ns: elapsed * MS, units, latencies_ns: vec![MS] });
         }
         assert_eq!(scene.programs[0].rate, Some(200.0));
         assert!(scene.programs[0].latency.is_some());
-        scene.heard(0, &Done { elapsed_ns: MS, units: 1, latencies_ns: vec![] });
+        // Later by the clock than anything before, and all the same from zero.
+        scene.heard(0, true, &Done { elapsed_ns: 2200 * MS, units: 1, latencies_ns: vec![] });
         assert!(scene.programs[0].latency.is_none(), "latencies from before it counts are forgotten");
+        scene.heard(0, true, &Done { elapsed_ns: 2300 * MS, units: 11, latencies_ns: vec![] });
+        assert_eq!(scene.programs[0].rate, Some(100.0));
     }
 
     #[test]

@@ -61,11 +61,11 @@ fn end(stream: CUstream, out: Out<CUgraph>, default: DefaultStream) -> Outcome {
     if stream.order == Order::Legacy && stream.capture.concerned.load(Ordering::Acquire) != 0 {
         return look_closer(&stream).map(|_| ());
     }
+    out.maybe(null_mut());
     let (session, after, origin) = match &*stream.capture.place.lock() {
         Some(place) => (Arc::clone(&place.session), place.after.clone(), place.origin),
         None => return Err(CUDA_ERROR_ILLEGAL_STATE),
     };
-    out.maybe(std::ptr::null_mut());
     if !origin {
         session.invalidate();
         return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);

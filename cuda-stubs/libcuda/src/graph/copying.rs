@@ -83,7 +83,7 @@ api! {
         out.set(copy(&graph(original)?, Owner::Client)?.handle as CUgraph)
     }
     export fn cuGraphNodeFindInClone(out: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) {
-        out.required()?;
+        out.set(std::ptr::null_mut())?;
         let (from, clone) = (graph_of(original)?, graph(clone)?);
         let inner = clone.lock();
         let twin = inner.nodes().iter().find(|node| node.twin_of == original as usize).filter(|_| inner.clone_of == from.handle);

@@ -172,7 +172,10 @@ api! {
         EXECS.remove(handle as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?.destroy();
         Ok(())
     }
-    export fn cuGraphExecGetFlags(handle: CUgraphExec, flags: Out<u64>) { flags.set(exec(handle)?.flags) }
+    export fn cuGraphExecGetFlags(handle: CUgraphExec, flags: Out<u64>) {
+        // The driver does not tell about priorities.
+        flags.set(exec(handle)?.flags & !u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
+    }
     export fn cuGraphNodeSetEnabled(handle: CUgraphExec, node: CUgraphNode, enabled: u32) {
         switchable(&mut exec(handle)?.state.lock(), node)?.enabled = enabled != 0;
         Ok(())

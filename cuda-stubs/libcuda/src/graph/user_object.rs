@@ -112,7 +112,7 @@ api! {
             let mut inner = graph.lock();
             let mine = |held: &Held| Arc::ptr_eq(&held.object, &object);
             if inner.objects.iter().filter(|held| mine(held)).map(|held| held.count).sum::<u64>() < count {
-                return Err(CUDA_ERROR_INVALID_VALUE);
+                return Ok(()); // more than the graph holds: the real driver neither minds nor does anything
             }
             for held in inner.objects.iter_mut().filter(|held| mine(held)) {
                 let taken = held.count.min(count);

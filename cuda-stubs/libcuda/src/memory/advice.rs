@@ -6,7 +6,7 @@ use std::ops::Range;
 use sim_world::channel::Kind as Engine;
 
 use super::copy::nanoseconds;
-use super::managed::{Location, Pages, holding, move_pages};
+use super::managed::{Location, Pages, holding, touch_range};
 use super::space::{Kind, Region};
 use crate::abi::*;
 use crate::api::{DefaultStream, In, Out, Outcome};
@@ -49,12 +49,15 @@ fn advise(address: u64, len: u64, advice: u32, location: impl FnOnce() -> Outcom
 fn prefetch(address: u64, len: u64, place: Location, stream: CUstream, default: DefaultStream) -> Outcome {
     let stream = stream::resolve(stream, default)?;
     capture::forbid_on_stream(&stream)?;
+    capture::forbid_unsafe()?;
     let region = holding(address, len)?;
     let Kind::Managed(managed) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
-    let range = offsets(&region, address, len);
-    managed.pages.lock().apply(range.clone(), |p| p.prefetched = place);
+    managed.pages.lock().apply(offsets(&region, address, len), |p| p.prefetched = place);
     let to = place.gpu();
-    let moved = move_pages(&region, range, to);
+    let moved = match to {
+        Some(gpu) => touch_range(gpu, address, len),
+        None => len, // the bytes come back; their place on the GPU stays taken until they are freed
+    };
     let lane = stream.lane()?;
     let kind = if to.is_some() { Engine::CopyIn } else { Engine::CopyOut };
     let piece = Piece { kind, priority: stream.rank(), ..Piece::kernel(nanoseconds(moved, lane.world.settings().copy_rate)) };
@@ -120,18 +123,14 @@ fn batch(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, places: In<C
     Ok(())
 }
 
-/// What is in managed memory need not be kept: its pages leave the GPU.
+/// What is in managed memory need not be kept. It is all the same here: the place on the GPU stays taken.
 fn discard(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
     stream::resolve(stream, default)?;
     let (pointers, sizes) = (pointers.array(count)?, sizes.array(count)?);
     if count == 0 || flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    for (address, len) in pointers.iter().zip(&sizes) {
-        let region = holding(*address, *len as u64)?;
-        move_pages(&region, offsets(&region, *address, *len as u64), None);
-    }
-    Ok(())
+    pointers.iter().zip(&sizes).try_for_each(|(address, len)| holding(*address, *len as u64).map(|_| ()))
 }
 
 api! {
@@ -182,6 +181,7 @@ api! {
     export fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(default; stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) {
         current()?;
         capture::forbid_on_stream(&stream::resolve(stream, default)?)?;
+        capture::forbid_unsafe()?;
         let region = holding(pointer, 1)?;
         let whole = pointer == region.base && (len == 0 || len as u64 == region.len);
         if !whole || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE) {

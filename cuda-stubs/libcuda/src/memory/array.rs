@@ -12,12 +12,13 @@ use super::backing::Backing;
 use super::blocks::{ABSURD, Block, Heaps};
 use super::charge::Charge;
 use super::copy::End;
+use super::linear::wait_for_context;
 use super::space::Span;
 use crate::abi::*;
 use crate::api::{In, Out, Outcome};
 use crate::context::{Context, current};
 use crate::handles::{Registry, Tag};
-use crate::process::{CONTEXTS, process};
+use crate::process::process;
 
 pub(crate) static ARRAYS: Registry<Array> = Registry::new(Tag::Array);
 pub(crate) static MIPMAPS: Registry<Mipmap> = Registry::new(Tag::Mipmap);
@@ -137,6 +138,13 @@ fn bytes_of(form: &ArrayForm, element: u64) -> u64 {
     extents(form).iter().product::<u64>() * element
 }
 
+/// What the device takes for it: rows lie in tiles of 64 bytes by 8 rows, and tiles in stacks of up to 16.
+fn footprint(form: &ArrayForm, element: u64) -> u64 {
+    let [width, height, depth] = extents(form);
+    let stack = height.div_ceil(8).next_power_of_two().min(16) * 8;
+    (width * element).next_multiple_of(64) * height.next_multiple_of(stack) * depth
+}
+
 /// The shape of a level: each side halved so often, layers excepted.
 fn level_form(form: &ArrayForm, level: u32) -> ArrayForm {
     let halved = |size: usize| if size == 0 { 0 } else { (size >> level).max(1) };
@@ -156,7 +164,7 @@ impl Array {
         crate::capture::forbid_unsafe()?;
         let element = element_bytes(form.Format, form.NumChannels)?;
         check_shape(&form)?;
-        let storage = if is_unbacked(&form) { None } else { Some(Storage::new(&context, bytes_of(&form, element))?) };
+        let storage = if is_unbacked(&form) { None } else { Some(Storage::new(&context, footprint(&form, element))?) };
         Ok(ARRAYS.insert_with(|handle| Array { handle, context: context.handle, form, element, storage, start: 0, is_level: false }))
     }
 
@@ -193,11 +201,8 @@ impl Mipmap {
         check_shape(&form)?;
         let layered = form.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
         let longest = form.Width.max(form.Height).max(if layered { 0 } else { form.Depth });
-        if levels == 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let levels = levels.min(longest.ilog2() + 1);
-        let bytes: u64 = (0..levels).map(|level| bytes_of(&level_form(&form, level), element)).sum();
+        let levels = levels.clamp(1, longest.ilog2() + 1);
+        let bytes: u64 = (0..levels).map(|level| footprint(&level_form(&form, level), element)).sum();
         if bytes > ABSURD {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
@@ -240,27 +245,20 @@ pub(crate) fn forget_context(context: &Context) {
     HEAPS.forget(context.handle);
 }
 
-fn wait_for(context: usize) -> Outcome {
-    match CONTEXTS.get(context) {
-        Some(context) if context.is_active() => context.synchronize(),
-        _ => Ok(()),
-    }
-}
-
 fn destroy(handle: CUarray) -> Outcome {
     let array = get(handle)?;
     if array.is_level {
-        return Err(CUDA_ERROR_INVALID_HANDLE);
+        return Ok(()); // it goes with its mipmap
     }
     crate::capture::forbid_unsafe()?;
-    wait_for(array.context)?;
+    wait_for_context(array.context)?;
     ARRAYS.remove(array.handle).map(|_| ()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
 fn destroy_mipmap(handle: CUmipmappedArray) -> Outcome {
     let mipmap = get_mipmap(handle)?;
     crate::capture::forbid_unsafe()?;
-    wait_for(mipmap.context)?;
+    wait_for_context(mipmap.context)?;
     MIPMAPS.remove(mipmap.handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     for level in mipmap.made.lock().drain() {
         ARRAYS.remove(level.1.handle);
@@ -333,7 +331,7 @@ api! {
     export fn cuArrayGetMemoryRequirements(needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, array: CUarray, dev: CUdevice) {
         process()?.device(dev)?;
         let array = get(array)?;
-        needs.set(requirements(&array.form, bytes_of(&array.form, array.element))?)
+        needs.set(requirements(&array.form, footprint(&array.form, array.element))?)
     }
     export fn cuMipmappedArrayCreate(mipmap: Out<CUmipmappedArray>, form: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) {
         mipmap.required()?;
@@ -346,7 +344,7 @@ api! {
     export fn cuMipmappedArrayGetMemoryRequirements(needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, mipmap: CUmipmappedArray, dev: CUdevice) {
         process()?.device(dev)?;
         let mipmap = get_mipmap(mipmap)?;
-        let bytes = (0..mipmap.levels).map(|level| bytes_of(&level_form(&mipmap.form, level), mipmap.element)).sum();
+        let bytes = (0..mipmap.levels).map(|level| footprint(&level_form(&mipmap.form, level), mipmap.element)).sum();
         needs.set(requirements(&mipmap.form, bytes)?)
     }
 }
@@ -359,11 +357,12 @@ mod tests {
     fn the_measured_shapes_take_what_was_measured() {
         let float4 = ArrayForm { Width: 1024, Height: 1024, Depth: 0, Format: CU_AD_FORMAT_FLOAT, NumChannels: 4, Flags: 0 };
         let element = element_bytes(CU_AD_FORMAT_FLOAT, 4).expect("a format");
-        let mipmap: u64 = (0..11).map(|level| bytes_of(&level_form(&float4, level), element)).sum();
+        let mipmap: u64 = (0..11).map(|level| footprint(&level_form(&float4, level), element)).sum();
         assert_eq!(mipmap.next_multiple_of(GRANULE) >> 20, 22);
         let cube = ArrayForm { Width: 128, Height: 128, Depth: 128, ..float4 };
-        assert_eq!(bytes_of(&cube, element) >> 20, 32);
-        assert_eq!(bytes_of(&flat(1500, 700, CU_AD_FORMAT_FLOAT, 1), 4).next_multiple_of(GRANULE) >> 20, 6);
+        assert_eq!(footprint(&cube, element) >> 20, 32);
+        assert_eq!(footprint(&flat(1500, 700, CU_AD_FORMAT_FLOAT, 1), 4).next_multiple_of(GRANULE) >> 20, 6);
+        assert_eq!(footprint(&flat(1000, 1000, CU_AD_FORMAT_FLOAT, 1), 4), 4_128_768);
     }
 
     #[test]

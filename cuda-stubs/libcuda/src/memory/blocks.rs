@@ -156,12 +156,14 @@ impl Heap {
         Ok((at, block))
     }
 
-    /// Takes a piece back, and with the last one its block.
-    pub(crate) fn release(&mut self, block: &Block, at: u64, bytes: u64) {
+    /// Takes a piece back, and with the last one its block: true if that is gone.
+    pub(crate) fn release(&mut self, block: &Block, at: u64, bytes: u64) -> bool {
         let size = rounded(bytes);
-        if size >= GRANULE || self.shelf.release(block.base, at, size) {
+        let empty = size >= GRANULE || self.shelf.release(block.base, at, size);
+        if empty {
             self.blocks.remove(&block.base);
         }
+        empty
     }
 }
 
@@ -207,16 +209,15 @@ mod tests {
             let (next, held) = (&mut self.next, &mut self.held);
             let make = |len| {
                 *held += len;
+                let base = *next;
                 *next += 2 * len; // never adjacent
-                Ok(Block::new(*next, len, Arc::new(Backing::new(len)), None, None))
+                Ok(Block::new(base, len, Arc::new(Backing::new(len)), None, None))
             };
             self.heap.allocate(bytes, make).expect("memory is free here")
         }
 
         fn release(&mut self, block: &Block, at: u64, bytes: u64) {
-            let before = self.heap.blocks.len();
-            self.heap.release(block, at, bytes);
-            if self.heap.blocks.len() < before {
+            if self.heap.release(block, at, bytes) {
                 self.held -= block.len;
             }
         }

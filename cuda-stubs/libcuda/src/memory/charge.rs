@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sim_world::Path;
+use sim_world::accounts::OutOfMemory;
 use sim_world::shared::ShareHandle;
 
 use super::backing::Backing;
+use super::managed;
 use crate::abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use crate::api::Outcome;
 use crate::process::process;
@@ -93,9 +95,11 @@ impl Drop for Charge {
     }
 }
 
-/// Takes bytes that the caller gives back itself.
+/// Takes bytes that the caller gives back itself. Managed memory of this process makes room where there is none.
 pub(crate) fn charge(gpu: usize, path: Path, bytes: u64) -> Outcome {
-    process()?.world.charge(gpu, path, bytes).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+    let world = process()?.world;
+    let again = |_| if managed::make_room(gpu) { world.charge(gpu, path, bytes) } else { Err(OutOfMemory) };
+    world.charge(gpu, path, bytes).or_else(again).map_err(|OutOfMemory| CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// Gives bytes back.

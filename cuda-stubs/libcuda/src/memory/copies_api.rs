@@ -13,7 +13,7 @@ use crate::stream::{self, Stream};
 use crate::work::{self, Work};
 
 /// Waits until the stream has done what is in it; the caller wants to look at the bytes.
-fn wait(stream: &Stream) -> Outcome {
+pub(super) fn wait(stream: &Stream) -> Outcome {
     let lane = stream.lane()?;
     for seq in lane.pending(stream.queue, stream.order) {
         lane.world.wait(seq);

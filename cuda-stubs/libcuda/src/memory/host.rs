@@ -12,34 +12,46 @@ use crate::api::{Out, Outcome};
 use crate::capture;
 use crate::context::{Context, current};
 
-static HEAPS: Heaps<()> = Heaps::new();
+/// By context, and whether writes are combined: such memory has blocks of its own.
+static HEAPS: Heaps<bool> = Heaps::new();
 
+const PAGE: u64 = 4096;
 const ALLOC_FLAGS: u32 = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 const REGISTER_FLAGS: u32 =
     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
 fn allocate(out: Out<*mut c_void>, bytes: u64, flags: u32) -> Outcome {
     let context = current()?;
-    out.required()?;
     capture::forbid_unsafe()?;
-    if bytes == 0 || flags & !ALLOC_FLAGS != 0 {
+    out.required()?;
+    if flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let (at, block) = HEAPS.with(context.handle, (), |heap| heap.allocate(bytes, Block::for_host))?;
+    if bytes == 0 {
+        return out.set(std::ptr::null_mut());
+    }
+    // What the driver says of it afterwards: all pinned memory is mapped, and portable without saying so.
+    let flags = flags & CU_MEMHOSTALLOC_WRITECOMBINED | CU_MEMHOSTALLOC_DEVICEMAP;
+    let (at, block) = HEAPS.with(context.handle, is_combined(flags), |heap| heap.allocate(bytes, Block::for_host))?;
     space::insert(Region::new(at, bytes, Kind::Host { flags }, block, &context));
     out.set(at as *mut c_void)
 }
 
+fn is_combined(flags: u32) -> bool {
+    flags & CU_MEMHOSTALLOC_WRITECOMBINED != 0
+}
+
 fn free(pointer: *mut c_void) -> Outcome {
     current()?;
+    capture::forbid_unsafe()?;
     if pointer.is_null() {
         return Ok(());
     }
-    capture::forbid_unsafe()?;
-    let region = space::at(pointer as u64).filter(|r| matches!(r.kind, Kind::Host { .. })).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let region = space::at(pointer as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let Kind::Host { flags } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
     wait_for(&region)?;
     space::remove(&region)?;
-    HEAPS.with(region.context, (), |heap| heap.release(&region.block, region.base, region.len));
+    HEAPS.with(region.context, is_combined(flags), |heap| heap.release(&region.block, region.base, region.len));
     Ok(())
 }
 
@@ -54,11 +66,14 @@ fn register(pointer: *mut c_void, bytes: u64, flags: u32) -> Outcome {
         return Err(unmodelled!("registering memory of another device"));
     }
     if let Some(there) = space::within(base, bytes).first() {
-        let host = there.on_host();
-        return Err(if host { CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUDA_ERROR_INVALID_VALUE });
+        let registered = matches!(there.kind, Kind::Registered { .. });
+        return Err(if registered { CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUDA_ERROR_INVALID_VALUE });
     }
-    let block = Block::new(base, bytes, Arc::new(Backing::registered(base, bytes)), None, None);
-    space::insert(Region::new(base, bytes, Kind::Registered { flags }, Arc::new(block), &context));
+    // Whole pages are pinned.
+    let (first, end) = (base & !(PAGE - 1), (base + bytes).next_multiple_of(PAGE));
+    let block = Block::new(first, end - first, Arc::new(Backing::registered(first, end - first)), None, None);
+    let kind = Kind::Registered { flags: flags | CU_MEMHOSTREGISTER_DEVICEMAP };
+    space::insert(Region::new(base, bytes, kind, Arc::new(block), &context));
     Ok(())
 }
 
@@ -68,10 +83,14 @@ fn unregister(pointer: *mut c_void) -> Outcome {
     if pointer.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let region = space::at(pointer as u64).filter(|r| matches!(r.kind, Kind::Registered { .. }));
-    let region = region.ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    wait_for(&region)?;
-    space::remove(&region)
+    match space::find(pointer as u64) {
+        None => Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+        Some(region) if matches!(region.kind, Kind::Registered { .. }) && region.base == pointer as u64 => {
+            wait_for(&region)?;
+            space::remove(&region)
+        }
+        Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
 /// The pinned or registered memory that holds an address.
@@ -113,7 +132,8 @@ api! {
     }
     export fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) {
         match holding(pointer)?.kind {
-            Kind::Host { flags: of } | Kind::Registered { flags: of } => flags.set(of),
+            // Every address of the host's is one of the device's too.
+            Kind::Host { flags: of } | Kind::Registered { flags: of } => flags.set(of | CU_MEMHOSTALLOC_DEVICEMAP),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }

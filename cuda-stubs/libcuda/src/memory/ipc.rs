@@ -142,8 +142,12 @@ fn open_event(out: Out<CUevent>, handle: &CUipcEventHandle) -> Outcome {
     let bytes = bytes_of(&handle.reserved);
     let mut words = bytes.chunks_exact(8).map(|eight| eight.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)));
     let (magic, slot, id) = (words.next(), words.next().unwrap_or(0), words.next().unwrap_or(0));
-    if magic != Some(EVENT_MAGIC) || process()?.world.ipc_event(slot, id).is_none() {
+    let world = process()?.world;
+    if magic != Some(EVENT_MAGIC) || world.ipc_event(slot, id).is_none() {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if world.file().ipc_events[slot as usize].owner.get() == world.slot() as u64 {
+        return Err(CUDA_ERROR_INVALID_CONTEXT); // one's own
     }
     let flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     let event = EVENTS.insert_with(|handle| Event { handle, context: context.handle, flags, state: Mutex::default(), ipc: Some((slot, id)) });

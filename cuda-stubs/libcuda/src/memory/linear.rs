@@ -41,16 +41,24 @@ pub(crate) fn forget_context(context: &Context) {
     HEAPS.forget(context.handle);
 }
 
-/// Waits until the context of an allocation is idle, as the driver does before it takes memory away.
+/// Waits until the context of an allocation is idle, as the driver does before it takes memory away. It is no
+/// synchronisation of the client's: pools keep what they have.
 pub(crate) fn wait_for(region: &Region) -> Outcome {
-    match CONTEXTS.get(region.context) {
-        Some(context) if context.is_active() => context.synchronize(),
-        _ => Ok(()),
+    wait_for_context(region.context)
+}
+
+/// The same for a context, if it still is one.
+pub(crate) fn wait_for_context(handle: usize) -> Outcome {
+    if let Some(Ok(lane)) = CONTEXTS.get(handle).map(|context| context.lane()) {
+        for seq in lane.newest() {
+            lane.world.wait(seq);
+        }
+        process()?.effects.settle();
     }
+    Ok(())
 }
 
 fn free(address: u64) -> Outcome {
-    process()?;
     current()?;
     capture::forbid_unsafe()?;
     if address == 0 {
@@ -81,8 +89,8 @@ fn free(address: u64) -> Outcome {
 
 fn alloc(out: Out<CUdeviceptr>, bytes: usize) -> Outcome {
     let context = current()?;
-    out.required()?;
     capture::forbid_unsafe()?;
+    out.required()?;
     out.set(allocate(&context, bytes as u64, false)?)
 }
 
@@ -115,12 +123,13 @@ api! {
     export fn cuMemAlloc_v2(pointer: Out<CUdeviceptr>, bytes: usize) { alloc(pointer, bytes) }
     export fn cuMemAlloc(pointer: Out<CUdeviceptr_v1>, bytes: u32) {
         let context = current()?;
-        pointer.required()?;
         capture::forbid_unsafe()?;
+        pointer.required()?;
         pointer.set(allocate(&context, u64::from(bytes), true)? as u32)
     }
     export fn cuMemAllocPitch_v2(pointer: Out<CUdeviceptr>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
         current()?;
+        capture::forbid_unsafe()?;
         pitch.required()?;
         let (row, total) = pitched(width, height, element)?;
         alloc(pointer, total as usize)?;
@@ -128,9 +137,9 @@ api! {
     }
     export fn cuMemAllocPitch(pointer: Out<CUdeviceptr_v1>, pitch: Out<u32>, width: u32, height: u32, element: u32) {
         let context = current()?;
+        capture::forbid_unsafe()?;
         pointer.required()?;
         pitch.required()?;
-        capture::forbid_unsafe()?;
         let (row, total) = pitched(width as usize, height as usize, element)?;
         pointer.set(allocate(&context, total, true)? as u32)?;
         pitch.set(clamped(row))

@@ -1,8 +1,9 @@
 //! Managed memory: where its pages are, and what they take of a GPU once the GPU has touched them.
 //!
 //! It is plain memory of the host's that the device uses at the same address. Untouched it takes nothing of a GPU. What a GPU
-//! touched lies there until it is prefetched back or freed, and is taken in steps of 128 MiB per process and GPU. A touch never
-//! fails: where there is no room the real driver moves other pages out.
+//! touches gets a place there, in stretches of 2 MiB, and keeps it until it is freed, even where the bytes were prefetched
+//! back. Places come in batches of 128 MiB; what is freed goes back at once, what is left of a batch is kept for later. A touch
+//! never fails: where there is no room, pages stay with the host; and an allocation that finds none moves them there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +13,17 @@ use sim_world::Path;
 
 use super::address::GRANULE;
 use super::blocks::{Block, Heaps};
-use super::charge::{charge, refund};
+use super::charge::refund;
 use super::segments::Segments;
 use super::space::{self, Kind, Region};
 use crate::abi::*;
 use crate::api::{Out, Outcome};
 use crate::capture;
 use crate::context::{Context, current};
-use crate::process::process;
+use crate::process::{CONTEXTS, process};
 
 /// What the driver takes of a GPU at a time.
-const STEP: u64 = 128 << 20;
+const BATCH: u64 = 128 << 20;
 
 static HEAPS: Heaps<()> = Heaps::new();
 
@@ -34,8 +35,6 @@ pub(crate) struct ManagedRegion {
 /// What is known of a stretch of pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Pages {
-    /// The GPU of the world that they are on; None: on the host, or nowhere yet.
-    pub on: Option<usize>,
     pub read_mostly: bool,
     pub preferred: Location,
     pub accessed_by: Vec<Location>,
@@ -51,7 +50,7 @@ pub(crate) struct Location {
 
 impl Location {
     pub(crate) const NONE: Location = Location { kind: CU_MEM_LOCATION_TYPE_INVALID, id: -2 };
-    pub(crate) const HOST: Location = Location { kind: CU_MEM_LOCATION_TYPE_HOST, id: 0 };
+    pub(crate) const HOST: Location = Location { kind: CU_MEM_LOCATION_TYPE_HOST, id: CU_DEVICE_CPU };
 
     /// As the older calls name it: a device's number, or -1 for the host.
     pub(crate) fn of_device(dev: CUdevice) -> Outcome<Location> {
@@ -95,14 +94,84 @@ impl Default for Location {
     }
 }
 
-/// What managed memory takes of a GPU.
+/// What managed memory takes of a GPU: what it has, and how much of that pages are in.
 #[derive(Debug, Default, Clone, Copy)]
 struct Account {
-    touched: u64,
-    charged: u64,
+    held: u64,
+    used: u64,
 }
 
-static ACCOUNTS: Mutex<BTreeMap<usize, Account>> = Mutex::new(BTreeMap::new());
+/// Which stretches of [`GRANULE`] bytes have a place on which GPUs (as bits), and what that takes.
+struct Residence {
+    places: BTreeMap<u64, u32>,
+    accounts: BTreeMap<usize, Account>,
+}
+
+static RESIDENCE: Mutex<Residence> = Mutex::new(Residence { places: BTreeMap::new(), accounts: BTreeMap::new() });
+
+impl Residence {
+    /// Gives a range places on a GPU where it has none; how many bytes of it had none.
+    fn settle(&mut self, gpu: usize, from: u64, to: u64) -> u64 {
+        let mut new = 0;
+        for place in (from & !(GRANULE - 1)..to).step_by(GRANULE as usize) {
+            let gpus = self.places.entry(place).or_insert(0);
+            if *gpus & 1 << gpu == 0 {
+                *gpus |= 1 << gpu;
+                new += GRANULE;
+            }
+        }
+        let account = self.accounts.entry(gpu).or_default();
+        account.used += new;
+        if account.used > account.held {
+            account.held += take(gpu, (account.used - account.held).next_multiple_of(BATCH));
+        }
+        new
+    }
+
+    /// Takes the places of a range back. What is left of a batch stays for later.
+    fn vacate(&mut self, from: u64, to: u64) {
+        let gone: Vec<(u64, u32)> = self.places.range(from..to).map(|(place, gpus)| (*place, *gpus)).collect();
+        for (place, gpus) in gone {
+            self.places.remove(&place);
+            for (gpu, account) in &mut self.accounts {
+                if gpus & 1 << gpu != 0 {
+                    account.used -= GRANULE;
+                    let bytes = GRANULE.min(account.held);
+                    account.held -= bytes;
+                    refund(*gpu, Path::Managed, bytes);
+                }
+            }
+        }
+    }
+
+    /// Moves everything off a GPU.
+    fn evict(&mut self, gpu: usize) -> u64 {
+        self.places.retain(|_, gpus| {
+            *gpus &= !(1 << gpu);
+            *gpus != 0
+        });
+        let account = self.accounts.remove(&gpu).unwrap_or_default();
+        refund(gpu, Path::Managed, account.held);
+        account.held
+    }
+}
+
+/// Takes so much of a GPU, or as much of it as there is, and says how much.
+fn take(gpu: usize, bytes: u64) -> u64 {
+    let Ok(process) = process() else { return 0 };
+    let room = || process.world.free_bytes(gpu) & !(GRANULE - 1);
+    for amount in [bytes, bytes.min(room())] {
+        if amount != 0 && process.world.charge(gpu, Path::Managed, amount).is_ok() {
+            return amount;
+        }
+    }
+    0
+}
+
+/// Makes room on a GPU for an allocation that found none: managed memory moves to the host. False if there was none there.
+pub(crate) fn make_room(gpu: usize) -> bool {
+    RESIDENCE.lock().evict(gpu) != 0
+}
 
 fn allocate(context: &Context, bytes: u64) -> Outcome<u64> {
     let (at, block) = HEAPS.with(context.handle, (), |heap| heap.allocate(bytes, Block::for_host))?;
@@ -114,78 +183,38 @@ fn allocate(context: &Context, bytes: u64) -> Outcome<u64> {
 /// Takes back what an allocation that is no longer known has, if it is managed.
 pub(crate) fn release(region: &Region) {
     if matches!(region.kind, Kind::Managed(_)) {
-        move_pages(region, 0..region.len, None);
-        HEAPS.with(region.context, (), |heap| heap.release(&region.block, region.base, region.len));
+        let block = &region.block;
+        if HEAPS.with(region.context, (), |heap| heap.release(block, region.base, region.len)) {
+            RESIDENCE.lock().vacate(block.base, block.base + block.len);
+        }
     }
 }
 
-/// A context is gone, and with it what was allocated in it.
+/// A context is gone, and with it what was allocated in it; with the last of a device, what is left of batches too.
 pub(crate) fn forget_context(context: &Context) {
+    let mut residence = RESIDENCE.lock();
     for region in space::remove_all(|r| r.context == context.handle && matches!(r.kind, Kind::Managed(_))) {
-        move_pages(&region, 0..region.len, None);
+        residence.vacate(region.block.base, region.block.base + region.block.len);
     }
     HEAPS.forget(context.handle);
+    let gpu = context.device.gpu;
+    if !CONTEXTS.all().iter().any(|c| c.handle != context.handle && c.device.gpu == gpu && c.is_active()) {
+        residence.evict(gpu);
+    }
 }
 
 /// A kernel touches the allocation that this address is in, if it is managed.
 pub(crate) fn touch(address: u64) {
     if let Some(region) = space::find(address) {
-        move_pages(&region, 0..region.len, Some(region.device.gpu));
+        touch_range(region.device.gpu, region.base, region.len);
     }
 }
 
-/// A GPU touches these bytes; nothing happens unless they are managed.
-pub(crate) fn touch_range(gpu: usize, address: u64, len: u64) {
-    let Some(region) = space::find(address).filter(|r| matches!(r.kind, Kind::Managed(_))) else { return };
-    let (from, to) = (address - region.base, address.saturating_add(len).min(region.end()) - region.base);
-    // The GPU's pages are large.
-    move_pages(&region, from & !(GRANULE - 1)..to.next_multiple_of(GRANULE).min(region.len), Some(gpu));
-}
-
-/// Moves pages to a GPU, or to the host, and says how many bytes were elsewhere.
-pub(crate) fn move_pages(region: &Region, range: std::ops::Range<u64>, to: Option<usize>) -> u64 {
-    let Kind::Managed(managed) = &region.kind else { return 0 };
-    let mut pages = managed.pages.lock();
-    let from: Vec<(u64, Option<usize>)> =
-        pages.within(range.clone()).filter(|(_, p)| p.on != to).map(|(len, p)| (len, p.on)).collect();
-    if from.is_empty() {
-        return 0;
-    }
-    pages.apply(range, |page| page.on = to);
-    let mut accounts = ACCOUNTS.lock();
-    let mut moved = 0;
-    for (len, gpu) in from {
-        moved += len;
-        if let Some(gpu) = gpu {
-            accounts.entry(gpu).or_default().touched -= len;
-        }
-        if let Some(gpu) = to {
-            accounts.entry(gpu).or_default().touched += len;
-        }
-    }
-    for (gpu, account) in accounts.iter_mut() {
-        settle(*gpu, account);
-    }
-    moved
-}
-
-/// Takes of the GPU what its pages need, or as much of it as there is.
-fn settle(gpu: usize, account: &mut Account) {
-    let wanted = account.touched.next_multiple_of(STEP);
-    if wanted < account.charged {
-        refund(gpu, Path::Managed, account.charged - wanted);
-        account.charged = wanted;
-    }
-    if wanted > account.charged {
-        let missing = wanted - account.charged;
-        let room = || process().map_or(0, |p| p.world.free_bytes(gpu)) & !(GRANULE - 1);
-        for amount in [missing, missing.min(room())] {
-            if amount != 0 && charge(gpu, Path::Managed, amount).is_ok() {
-                account.charged += amount;
-                return;
-            }
-        }
-    }
+/// A GPU touches these bytes; nothing happens unless they are managed. Returns how many had to move.
+pub(crate) fn touch_range(gpu: usize, address: u64, len: u64) -> u64 {
+    let Some(region) = space::find(address).filter(|r| matches!(r.kind, Kind::Managed(_))) else { return 0 };
+    let end = address.saturating_add(len).min(region.end());
+    RESIDENCE.lock().settle(gpu, address, end).min(end - address)
 }
 
 /// The managed allocation that holds these bytes.
@@ -198,8 +227,8 @@ pub(crate) fn holding(address: u64, len: u64) -> Outcome<Arc<Region>> {
 api! {
     export fn cuMemAllocManaged(pointer: Out<CUdeviceptr>, bytes: usize, flags: u32) {
         let context = current()?;
-        pointer.required()?;
         capture::forbid_unsafe()?;
+        pointer.required()?;
         if bytes == 0 || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

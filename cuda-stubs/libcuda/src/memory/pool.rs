@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sim_world::Path;
@@ -24,14 +24,17 @@ use crate::stream::Stream;
 
 pub(crate) use super::poolspace::CHUNK;
 
-/// Where the real driver's first pool begins; ours too, where that is free.
-const FIRST_BASE: u64 = 0x3_0200_0000;
+/// Where the next pool begins, if that is free; the first where the real driver's does.
+static NEXT_BASE: AtomicU64 = AtomicU64::new(0x3_0200_0000);
 
 /// Every pool of this process.
 pub(crate) static POOLS: Registry<Pool> = Registry::new(Tag::Pool);
 
 /// By device: the pool it came with, and the one it uses now.
 static OF_DEVICES: Mutex<BTreeMap<usize, [Arc<Pool>; 2]>> = Mutex::new(BTreeMap::new());
+
+/// Destroyed pools from which something is still allocated.
+static DESTROYED: Mutex<Vec<Arc<Pool>>> = Mutex::new(Vec::new());
 
 /// Something was freed that has not gone back yet; spares those who synchronise a look at every pool.
 static UNSETTLED: AtomicBool = AtomicBool::new(false);
@@ -92,7 +95,8 @@ impl Pool {
             size if size > ABSURD => return Err(CUDA_ERROR_INVALID_VALUE),
             size => size.next_multiple_of(CHUNK),
         };
-        let addresses = Reservation::at_or_near(FIRST_BASE, len, CHUNK)?;
+        let addresses = Reservation::at_or_near(NEXT_BASE.load(Ordering::Relaxed), len, CHUNK)?;
+        NEXT_BASE.store(addresses.base() + len, Ordering::Relaxed);
         let backing = Backing::new(len);
         if form.handle_types != 0 {
             // While nothing is in it: later, its whole length would have to be searched for bytes to move.
@@ -238,10 +242,6 @@ impl Pool {
             state.used_high = state.used;
         }
     }
-
-    pub(crate) fn is_default(&self) -> bool {
-        self.is_default
-    }
 }
 
 impl Drop for Pool {
@@ -299,7 +299,9 @@ pub(crate) fn destroy(handle: usize) -> Outcome {
             *current = Arc::clone(default);
         }
     }
-    drop(pool);
+    if pool.state.lock().used != 0 {
+        DESTROYED.lock().push(pool);
+    }
     Ok(())
 }
 
@@ -331,7 +333,9 @@ pub(crate) fn synchronized() {
         return;
     }
     let clean = POOLS.all().iter().fold(true, |clean, pool| pool.settle() && clean);
-    if !clean {
+    let mut destroyed = DESTROYED.lock();
+    destroyed.retain(|pool| !pool.settle() || pool.state.lock().used != 0);
+    if !clean || !destroyed.is_empty() {
         UNSETTLED.store(true, Ordering::Release);
     }
 }
@@ -347,6 +351,10 @@ pub(crate) fn forget_context(context: &Context) {
     let others = crate::process::CONTEXTS.all();
     let last = !others.iter().any(|c| c.handle != context.handle && c.device.gpu == gpu && c.is_active());
     for pool in POOLS.all().iter().filter(|pool| pool.device.gpu == gpu) {
-        if last { pool.trim(0) } else { drop(pool.settle()) }
+        if last {
+            pool.trim(0);
+        } else {
+            pool.settle();
+        }
     }
 }

@@ -41,6 +41,9 @@ fn allocate(out: Out<CUdeviceptr>, bytes: usize, pool: Option<CUmemoryPool>, str
         return out.set(capture::add_alloc(&stream, &pool.props(), bytes as u64)?);
     }
     capture::forbid_unsafe()?;
+    if bytes == 0 {
+        return out.set(0);
+    }
     out.set(pool.allocate(bytes as u64, &stream)?)
 }
 
@@ -93,7 +96,7 @@ fn create(out: Out<CUmemoryPool>, props: &CUmemPoolProps) -> Outcome {
     if props.handleTypes & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
         return Err(unmodelled!("a pool that is exported otherwise than as a file descriptor"));
     }
-    let device = process.device(props.location.id)?;
+    let device = process.device(props.location.id).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let form = PoolForm { handle_types: props.handleTypes, max_size: props.maxSize, usage: props.usage, is_default: false };
     out.set(Pool::create(device, &form)?.handle as CUmemoryPool)
 }
@@ -250,7 +253,11 @@ api! {
         capture::forbid_unsafe()?;
         create(pool, &props.get()?)
     }
-    export fn cuMemPoolDestroy(pool: CUmemoryPool) { process()?; pool::destroy(pool as usize) }
+    export fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        process()?;
+        capture::forbid_unsafe()?;
+        pool::destroy(pool as usize)
+    }
     export fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
         let pool = get(pool)?;
         capture::forbid_unsafe()?;

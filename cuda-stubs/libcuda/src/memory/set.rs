@@ -29,11 +29,6 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// So many elements in a row.
-    pub(crate) fn linear(target: u64, value: u32, element: u32, count: u64) -> Outcome<Set> {
-        Set::shaped(target, 0, value, element, [count, 1])
-    }
-
     /// Rows of elements. Checked: the memory is there (or will be when a graph brings it).
     pub(crate) fn shaped(target: u64, pitch: u64, value: u32, element: u32, [width, height]: [u64; 2]) -> Outcome<Set> {
         let set = Set { target, pitch, value, element, width, height, context: 0 };

@@ -7,9 +7,6 @@ use crate::api::{DefaultStream, In, Out, Outcome};
 use crate::process::{context, process};
 use crate::stream;
 
-/// `CU_DEVICE_ATTRIBUTE_MAX_PITCH`.
-const MAX_PITCH: usize = i32::MAX as usize;
-
 /// The forms of two dimensions and of 32 bits, as the one of three and 64.
 macro_rules! widened {
     ($form:expr; $($field:ident),*) => {
@@ -49,15 +46,6 @@ fn from_peer(form: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
 
 fn copy_of(form: &CUDA_MEMCPY3D) -> Outcome<Copy> {
     process()?;
-    Copy::from_3d(form)
-}
-
-/// The aligned forms of two dimensions also mind the largest pitch.
-fn copy_of_2d(form: &CUDA_MEMCPY3D) -> Outcome<Copy> {
-    process()?;
-    if form.srcPitch > MAX_PITCH || form.dstPitch > MAX_PITCH {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
     Copy::from_3d(form)
 }
 
@@ -115,17 +103,17 @@ fn batch(count: usize, ops: In<CUDA_MEMCPY3D_BATCH_OP>, failed: Out<usize>, flag
 const NOWHERE: *mut usize = std::ptr::null_mut();
 
 api! {
-    export fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(default; form: In<CUDA_MEMCPY2D>) { now(copy_of_2d(&from_2d(&form.get()?))?, default) }
-    export fn cuMemcpy2D(form: In<CUDA_MEMCPY2D_v1>) { now(copy_of_2d(&from_2d_v1(&form.get()?))?, DefaultStream::Legacy) }
+    export fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(default; form: In<CUDA_MEMCPY2D>) { now(copy_of(&from_2d(&form.get()?))?, default) }
+    export fn cuMemcpy2D(form: In<CUDA_MEMCPY2D_v1>) { now(copy_of(&from_2d_v1(&form.get()?))?, DefaultStream::Legacy) }
     export fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds(default; form: In<CUDA_MEMCPY2D>) {
         now(copy_of(&from_2d(&form.get()?))?, default)
     }
     export fn cuMemcpy2DUnaligned(form: In<CUDA_MEMCPY2D_v1>) { now(copy_of(&from_2d_v1(&form.get()?))?, DefaultStream::Legacy) }
     export fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(default; form: In<CUDA_MEMCPY2D>, stream: CUstream) {
-        later(copy_of_2d(&from_2d(&form.get()?))?, stream, default)
+        later(copy_of(&from_2d(&form.get()?))?, stream, default)
     }
     export fn cuMemcpy2DAsync(form: In<CUDA_MEMCPY2D_v1>, stream: CUstream) {
-        later(copy_of_2d(&from_2d_v1(&form.get()?))?, stream, DefaultStream::Legacy)
+        later(copy_of(&from_2d_v1(&form.get()?))?, stream, DefaultStream::Legacy)
     }
     export fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(default; form: In<CUDA_MEMCPY3D>) { now(copy_of(&form.get()?)?, default) }
     export fn cuMemcpy3D(form: In<CUDA_MEMCPY3D_v1>) { now(copy_of(&from_3d_v1(&form.get()?))?, DefaultStream::Legacy) }

@@ -59,7 +59,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Region {
     pub(crate) fn new(base: u64, len: u64, kind: Kind, block: Arc<Block>, context: &Context) -> Region {
-        let of_host = matches!(kind, Kind::Host { .. } | Kind::Registered { .. });
+        // As the driver has it: memory that several contexts or processes can see is synchronous.
+        let synchronous = matches!(kind, Kind::Managed(_) | Kind::Pool(_) | Kind::Graph(_) | Kind::Mapped(_));
         Region {
             base,
             len,
@@ -68,7 +69,7 @@ impl Region {
             context: context.handle,
             device: context.device,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            sync_memops: AtomicBool::new(!of_host),
+            sync_memops: AtomicBool::new(synchronous),
         }
     }
 

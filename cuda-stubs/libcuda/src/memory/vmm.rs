@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use sim_world::Path;
@@ -29,7 +29,7 @@ static RESERVED: Mutex<BTreeMap<u64, Reservation>> = Mutex::new(BTreeMap::new())
 struct Handle {
     physical: Arc<Physical>,
     /// How often it has to be released.
-    count: AtomicUsize,
+    count: Mutex<usize>,
 }
 
 /// Physical memory.
@@ -40,6 +40,8 @@ pub(crate) struct Physical {
     backing: Arc<Backing>,
     /// None for memory of the host's.
     charge: Option<Charge>,
+    /// Its handle, if that still is one.
+    handle: Mutex<u64>,
 }
 
 /// What of `CUmemAllocationProp` is kept.
@@ -125,8 +127,18 @@ fn get(handle: u64) -> Outcome<Arc<Handle>> {
     HANDLES.get(handle as usize).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-fn hand_out(physical: Arc<Physical>) -> u64 {
-    HANDLES.insert(Handle { physical, count: AtomicUsize::new(1) }) as u64
+/// The handle of physical memory, to be released once more than before; a new one if the old one is gone.
+fn hand_out(physical: &Arc<Physical>) -> u64 {
+    let mut handle = physical.handle.lock();
+    if let Some(there) = HANDLES.get(*handle as usize) {
+        let mut count = there.count.lock();
+        if *count != 0 {
+            *count += 1;
+            return *handle;
+        }
+    }
+    *handle = HANDLES.insert(Handle { physical: Arc::clone(physical), count: Mutex::new(1) }) as u64;
+    *handle
 }
 
 fn sized(size: usize) -> Outcome<u64> {
@@ -146,12 +158,15 @@ fn create(out: Out<u64>, size: usize, prop: &CUmemAllocationProp, flags: u64) ->
     }
     let size = sized(size)?;
     let charge = form.gpu().map(|gpu| Charge::take(gpu, Path::Vmm, size)).transpose()?;
-    out.set(hand_out(Arc::new(Physical { size, form, backing: Arc::new(Backing::new(size)), charge })))
+    let backing = Arc::new(Backing::new(size));
+    out.set(hand_out(&Arc::new(Physical { size, form, backing, charge, handle: Mutex::new(0) })))
 }
 
 fn release(handle: u64) -> Outcome {
     let found = get(handle)?;
-    if found.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+    let mut count = found.count.lock();
+    *count = count.checked_sub(1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if *count == 0 {
         HANDLES.remove(handle as usize);
     }
     Ok(())
@@ -181,6 +196,13 @@ fn unreserve(base: u64, size: usize) -> Outcome {
     Ok(())
 }
 
+/// The reservation that an address is in: its beginning and length.
+pub(crate) fn reservation_of(address: u64) -> Option<(u64, u64)> {
+    let reserved = RESERVED.lock();
+    let (base, found) = reserved.range(..=address).next_back()?;
+    (address < base + found.len()).then(|| (*base, found.len()))
+}
+
 /// Whose the mapping is, as far as pointers' attributes go: the device's primary context, as the memory belongs to none.
 fn context_for(physical: &Physical) -> Outcome<Arc<Context>> {
     match physical.form.gpu() {
@@ -191,9 +213,12 @@ fn context_for(physical: &Physical) -> Outcome<Arc<Context>> {
 
 fn map(base: u64, size: usize, offset: usize, handle: u64, flags: u64) -> Outcome {
     let physical = Arc::clone(&get(handle)?.physical);
-    let size = sized(size)?;
-    if flags != 0 || offset != 0 || size > physical.size || !base.is_multiple_of(GRANULE) {
+    let size = size as u64;
+    if flags != 0 || !base.is_multiple_of(GRANULE) {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if offset != 0 || size != physical.size {
+        return Err(CUDA_ERROR_NOT_SUPPORTED); // the real driver's own answer to mapping a part
     }
     let reserved = RESERVED.lock();
     let inside = reserved.range(..=base).next_back().is_some_and(|(at, r)| base + size <= at + r.len());
@@ -220,6 +245,20 @@ fn mappings(base: u64, size: usize) -> Outcome<Vec<Arc<Region>>> {
         next = region.end();
     }
     if next == base + size { Ok(found) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// Takes whole mappings out of a reserved range; where nothing is mapped there is nothing to do.
+fn unmap(base: u64, size: usize) -> Outcome {
+    process()?;
+    let end = base + sized(size)?;
+    let reserved = RESERVED.lock();
+    let inside = reserved.range(..=base).next_back().is_some_and(|(at, r)| end <= at + r.len());
+    let found = space::within(base, end - base);
+    let whole = |r: &Arc<Region>| matches!(r.kind, Kind::Mapped(_)) && r.base >= base && r.end() <= end;
+    if !inside || !found.iter().all(whole) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    found.iter().try_for_each(space::remove)
 }
 
 fn set_access(base: u64, size: usize, descriptions: In<CUmemAccessDesc>, count: usize) -> Outcome {
@@ -293,7 +332,8 @@ fn import(out: Out<u64>, fd: i32, kind: u32) -> Outcome {
         usage: 0,
     };
     let backing = Arc::new(Backing::imported(&share, share.bytes));
-    out.set(hand_out(Arc::new(Physical { size: share.bytes, form, backing, charge: Some(charge) })))
+    let physical = Physical { size: share.bytes, form, backing, charge: Some(charge), handle: Mutex::new(0) };
+    out.set(hand_out(&Arc::new(physical)))
 }
 
 api! {
@@ -309,10 +349,7 @@ api! {
         map(pointer, size, offset, handle, flags)
     }
     export fn cuMemUnmap(pointer: CUdeviceptr, size: usize) {
-        for region in mappings(pointer, size)? {
-            space::remove(&region)?;
-        }
-        Ok(())
+        unmap(pointer, size)
     }
     export fn cuMemSetAccess(pointer: CUdeviceptr, size: usize, descriptions: In<CUmemAccessDesc>, count: usize) {
         set_access(pointer, size, descriptions, count)
@@ -334,7 +371,7 @@ api! {
         handle.required()?;
         let region = space::find(address as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Kind::Mapped(mapping) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        handle.set(hand_out(Arc::clone(&mapping.physical)))
+        handle.set(hand_out(&mapping.physical))
     }
     export fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: u64) {
         export(shareable, handle, kind, flags)

@@ -191,7 +191,7 @@ mod tests {
             });
             scene.saw(&Snapshot { clock_ns, switching_ns: 0, users }, &[(0, 100), (1, 101)], runs.collect(), None);
             let latencies_ns = vec![6_210_000, 7_420_000];
-            scene.heard(2, &Done { elapsed_ns: clock_ns, units: tick * 5, latencies_ns });
+            scene.heard(2, true, &Done { elapsed_ns: clock_ns, units: tick * 5, latencies_ns });
         }
         scene
     }

@@ -46,7 +46,8 @@ impl Column {
     /// Those that fit, and the width of the gauge. What matters less goes first.
     fn fitting(width: u16) -> (Vec<(Column, &'static str, u16)>, u16) {
         let mut columns = Column::ALL.to_vec();
-        for victim in [None, Some(Column::LatencyAlone), Some(Column::Memory), Some(Column::RateAlone)] {
+        let victims = [Column::LatencyAlone, Column::Memory, Column::RateAlone, Column::ShareAlone, Column::Latency];
+        for victim in std::iter::once(None).chain(victims.map(Some)) {
             columns.retain(|(column, ..)| Some(*column) != victim);
             let others: u16 = columns.iter().map(|(_, _, width)| width + 1).sum();
             let room = width.saturating_sub(others + FIGURE);
@@ -124,7 +125,7 @@ mod tests {
         let (some, gauge) = Column::fitting(74);
         assert_eq!((some.len(), gauge), (6, 7));
         assert!(!some.iter().any(|(column, ..)| matches!(column, Column::Memory | Column::LatencyAlone)));
-        for width in 66..120 {
+        for width in 42..120 {
             let (columns, gauge) = Column::fitting(width);
             let needed = columns.iter().map(|(_, _, width)| width + 1).sum::<u16>() + gauge + FIGURE;
             assert!(needed <= width, "{needed} of {width}");
