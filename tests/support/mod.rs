@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test uses its part
 
+pub mod facts;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

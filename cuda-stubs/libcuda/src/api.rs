@@ -193,9 +193,6 @@ impl<T> Out<T> {
         unsafe { self.0.add(index).write_unaligned(value) };
     }
 
-    pub(crate) fn as_ptr(self) -> *mut T {
-        self.0
-    }
 }
 
 /// A pointer argument that the call reads. Null is `CUDA_ERROR_INVALID_VALUE`, or `None` by `maybe`.
@@ -248,9 +245,6 @@ impl<T> In<T> {
         Ok((0..len).map(|i| unsafe { self.0.add(i).read_unaligned() }).collect())
     }
 
-    pub(crate) fn as_ptr(self) -> *const T {
-        self.0
-    }
 }
 
 impl In<c_char> {

@@ -323,6 +323,11 @@ fn set_primary_flags(dev: CUdevice, flags: u32) -> Outcome {
     Ok(())
 }
 
+/// A limit that this GPU does not have, or that nobody has.
+fn unknown_limit(limit: u32) -> CUresult {
+    if limit < CU_LIMIT_MAX { CUDA_ERROR_UNSUPPORTED_LIMIT } else { CUDA_ERROR_INVALID_VALUE }
+}
+
 fn get_limit(limit: u32) -> Outcome<u64> {
     let context = current()?;
     let limits = *context.limits.lock();
@@ -335,8 +340,7 @@ fn get_limit(limit: u32) -> Outcome<u64> {
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => limits.persisting_l2,
         CU_LIMIT_SHMEM_SIZE => 232_448,
         CU_LIMIT_CIG_ENABLED => 0,
-        0..CU_LIMIT_MAX => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
-        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        other => return Err(unknown_limit(other)),
     })
 }
 
@@ -356,8 +360,7 @@ fn set_limit(limit: u32, value: u64) -> Outcome {
         CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => limits.pending_launches = value,
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => limits.fetch_granularity = value.min(128),
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => limits.persisting_l2 = value,
-        0..CU_LIMIT_MAX => return Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
-        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        other => return Err(unknown_limit(other)),
     }
     Ok(())
 }

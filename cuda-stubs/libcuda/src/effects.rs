@@ -14,14 +14,17 @@ use sim_world::{World, life};
 
 use crate::lane::Mark;
 
+/// What is done, once.
+type Act = Box<dyn FnOnce() + Send>;
+
 /// Something to do.
 pub(crate) enum Effect {
     /// Once the mark is done.
-    After(Box<dyn FnOnce() + Send>),
+    After(Act),
     /// When the timeline stands at this gate: run it on the worker, then open the gate.
-    Host(Box<dyn FnOnce() + Send>),
+    Host(Act),
     /// Once the mark is done, but on the worker alone: functions of the client's that nobody waits for.
-    OnWorker(Box<dyn FnOnce() + Send>),
+    OnWorker(Act),
     /// When the timeline stands at this gate: open it as soon as this says so.
     Until(Box<dyn FnMut() -> bool + Send>),
 }
@@ -75,7 +78,7 @@ impl Effects {
             return;
         }
         let _turn = self.turn.lock();
-        let mut ready: Vec<(u64, Box<dyn FnOnce() + Send>)> = Vec::new();
+        let mut ready: Vec<(u64, Act)> = Vec::new();
         {
             let mut pending = self.pending.lock();
             let mut kept = Vec::with_capacity(pending.len());
@@ -96,7 +99,7 @@ impl Effects {
     }
 
     /// One function for the worker whose time has come, if there is one, and the gate that it holds.
-    fn reached(&self) -> Option<(Option<Arc<Mark>>, Box<dyn FnOnce() + Send>)> {
+    fn reached(&self) -> Option<(Option<Arc<Mark>>, Act)> {
         let mut pending = self.pending.lock();
         let at = pending.iter().position(|p| match p.effect {
             Effect::Host(_) => self.world.gate_reached(p.mark.seq),

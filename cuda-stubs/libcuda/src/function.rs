@@ -42,7 +42,7 @@ fn attribute(function: &Function, attribute: u32) -> Outcome<i32> {
         CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => 90,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => function.max_dynamic_shared.load(Ordering::Relaxed) as i32,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => function.carveout.load(Ordering::Relaxed),
-        0..CU_FUNC_ATTRIBUTE_MAX => 0,
+        other if other < CU_FUNC_ATTRIBUTE_MAX => 0,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }

@@ -112,11 +112,8 @@ fn parse(text: &str) -> Result<Image, Fault> {
         let mut words = line.split_whitespace();
         match words.next() {
             None => {}
-            Some("ration-sim-image") => {
-                if words.next() != Some("1") {
-                    return Err(fault(format!("only version 1 is known: {FIRST_LINE:?}")));
-                }
-            }
+            Some("ration-sim-image") if words.next() == Some("1") => {}
+            Some("ration-sim-image") => return Err(fault(format!("only version 1 is known: {FIRST_LINE:?}"))),
             Some("global") => match (words.next(), words.next().and_then(|w| w.parse().ok()), words.next()) {
                 (Some(name), Some(bytes), None) => image.globals.push((name.to_owned(), bytes)),
                 _ => return Err(fault("a global is `global NAME BYTES`".into())),

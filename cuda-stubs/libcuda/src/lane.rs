@@ -51,13 +51,6 @@ impl Mark {
             self.done_ns().is_some()
         }
     }
-
-    /// Waits for it.
-    pub(crate) fn wait(&self) {
-        if self.done_ns().is_none() {
-            self.lane.world.wait(self.seq);
-        }
-    }
 }
 
 /// A piece of work for the timeline.

@@ -18,6 +18,10 @@ use crate::stream::{self, Stream};
 use crate::work::Work;
 use crate::{capture, memory};
 
+/// The keys of the packed form of parameters (`extra`), which the headers have as pointers.
+const BUFFER_POINTER: *mut c_void = std::ptr::without_provenance_mut(1);
+const BUFFER_SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
+
 /// A kernel with everything that a launch of it needs.
 #[derive(Clone)]
 pub(crate) struct KernelLaunch {
@@ -81,9 +85,9 @@ impl Params {
         // SAFETY: the C API's contract is a list of pairs that ends in CU_LAUNCH_PARAM_END.
         unsafe {
             while !at.is_null() && !(*at).is_null() {
-                match *at as usize {
-                    1 => pointer = Some((*at.add(1)).cast::<u8>().cast_const()),
-                    2 => size = Some(*(*at.add(1)).cast::<usize>()),
+                match *at {
+                    BUFFER_POINTER => pointer = Some((*at.add(1)).cast::<u8>().cast_const()),
+                    BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
                     _ => return None,
                 }
                 at = at.add(2);
@@ -330,7 +334,7 @@ fn legacy_launch(handle: CUfunction, width: i32, height: i32, stream: CUstream) 
     let (block, shared, mut params) = legacy(handle, |s| (s.block, s.shared, s.params.clone()))?;
     let mut size = params.len();
     let mut extra =
-        [1 as *mut c_void, params.as_mut_ptr().cast(), 2 as *mut c_void, (&raw mut size).cast(), std::ptr::null_mut()];
+        [BUFFER_POINTER, params.as_mut_ptr().cast(), BUFFER_SIZE, (&raw mut size).cast(), std::ptr::null_mut()];
     let params = Params { each: std::ptr::null_mut(), extra: extra.as_mut_ptr() };
     launch(handle, &Shape::plain([width, height, 1], block, shared), stream, params, DefaultStream::Legacy)
 }

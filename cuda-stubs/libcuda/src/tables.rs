@@ -137,7 +137,7 @@ fn table(uuid: &[u8; 16]) -> Option<*const c_void> {
     fn leak<const N: usize>(entries: [usize; N]) -> *const c_void {
         std::ptr::from_ref(Box::leak(Box::new(Table(entries)))).cast()
     }
-    let at = |f: Entry| f as usize;
+    let at = |f: Entry| f as *const () as usize;
     let size = |slots: usize| slots * 8;
     let other = at(unknown_slot);
     Some(match uuid {
@@ -145,8 +145,8 @@ fn table(uuid: &[u8; 16]) -> Option<*const c_void> {
         [0x6b, 0xd5, 0xfb, 0x6c, ..] => {
             let mut t = [other; 13];
             t[0] = size(13);
-            t[2] = primary_handle as usize;
-            t[6] = module_from_fatbin as usize;
+            t[2] = primary_handle as *const () as usize;
+            t[6] = module_from_fatbin as *const () as usize;
             t[7] = at(fine);
             t[12] = at(fine);
             leak(t)
@@ -155,19 +155,19 @@ fn table(uuid: &[u8; 16]) -> Option<*const c_void> {
         [0xa0, 0x94, 0x79, 0x8c, ..] => {
             let mut t = [other; 7];
             t[0] = size(7);
-            t[2] = callback_flags as usize;
-            t[6] = domain_flags as usize;
+            t[2] = callback_flags as *const () as usize;
+            t[6] = domain_flags as *const () as usize;
             leak(t)
         }
         // Storage of tools per thread: asked for, never called while no tool is attached.
         [0x42, 0xd8, 0x5a, 0x81, ..] => leak([size(3), other, other]),
         // Storage per context.
-        [0xc6, 0x93, 0x33, 0x6e, ..] => leak([storage_put as usize, storage_delete as usize, storage_get as usize]),
+        [0xc6, 0x93, 0x33, 0x6e, ..] => leak([storage_put as *const () as usize, storage_delete as *const () as usize, storage_get as *const () as usize]),
         // What kind of context one is.
         [0x26, 0x3e, 0x88, 0x60, ..] => {
             let mut t = [other; 15];
             t[0] = size(15);
-            t[2] = context_kind as usize;
+            t[2] = context_kind as *const () as usize;
             t[3] = at(fine);
             leak(t)
         }

@@ -5,6 +5,7 @@ usage: sharing.py peer      the other process: takes handles as JSON from its st
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 
@@ -95,6 +96,11 @@ def two_processes():
     )
     assert peer.returncode == 0, peer.stdout + peer.stderr
     assert [bytes_at(p) for p in (linear, mapped, pooled)] == [{11}, {12}, {13}]
+    ok(cuda.cuMemUnmap(mapped, 2 * MIB))
+    ok(cuda.cuMemRelease(handle))
+    ok(cuda.cuMemPoolDestroy(pool))
+    for file in files:
+        os.close(file)
     return peer.stdout.strip()
 
 

@@ -4,7 +4,7 @@ import ctypes
 import threading
 
 import numpy as np
-from common import IMAGE, STEP_MS, R, address, cuda, function, launch, module, ok, refused, step, stopwatch
+from common import IMAGE, STEP_MS, R, address, be_busy, cuda, function, launch, module, ok, refused, step, stopwatch
 from support import MIB, own_record, timed
 
 NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -102,7 +102,6 @@ def streams():
     def one_waits_for_the_other():
         step(kernel, first)
         ok(cuda.cuEventRecord(mark, first))
-        refused(cuda.cuStreamQuery(first), R.CUDA_ERROR_NOT_READY)
         ok(cuda.cuStreamWaitEvent(second, mark, 0))
         step(kernel, second)
 
@@ -115,9 +114,13 @@ def streams():
         launch(half, blocking)
 
     chained = timed(stopwatch(one_waits_for_the_other, second), 2 * STEP_MS)
-    ok(cuda.cuStreamQuery(first))
     beside = timed(stopwatch(neither_waits, second), STEP_MS)
     timed(stopwatch(legacy_comes_first, blocking), 2 * STEP_MS)
+    be_busy(first)
+    refused(cuda.cuStreamQuery(first), R.CUDA_ERROR_NOT_READY)
+    ok(cuda.cuStreamQuery(second))
+    ok(cuda.cuStreamSynchronize(first))
+    ok(cuda.cuStreamQuery(first))
     for stream in (first, second, blocking):
         ok(cuda.cuStreamDestroy(stream))
     return f"one after the other {chained:.2f} ms, side by side {beside:.2f}; priorities, legacy order"
@@ -128,9 +131,11 @@ def events():
     fresh, other = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
     ok(cuda.cuEventQuery(fresh))
     refused(cuda.cuEventElapsedTime(fresh, other), R.CUDA_ERROR_INVALID_HANDLE)
-    step(function("step"), stream)
+    ok(cuda.cuEventRecord(other, stream))
+    be_busy(stream)
     ok(cuda.cuEventRecord(fresh, stream))
     refused(cuda.cuEventQuery(fresh), R.CUDA_ERROR_NOT_READY)
+    refused(cuda.cuEventElapsedTime(other, fresh), R.CUDA_ERROR_NOT_READY)
     ok(cuda.cuEventSynchronize(fresh))
     ok(cuda.cuEventQuery(fresh))
     untimed = ok(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING))
@@ -157,7 +162,7 @@ def copies_take_time():
 
 
 def host_functions():
-    kernel, stream, said = function("step"), ok(cuda.cuStreamCreate(0)), []
+    stream, said = ok(cuda.cuStreamCreate(0)), []
 
     def note(data):
         said.append((data, threading.get_ident() == threading.main_thread().ident))
@@ -165,7 +170,7 @@ def host_functions():
     callback = HOST_FUNCTION(note)
     pointer = ctypes.cast(callback, ctypes.c_void_p).value
     for number in (1, 2, 3):
-        step(kernel, stream)
+        be_busy(stream)
         ok(cuda.cuLaunchHostFunc(stream, pointer, number))
     assert not said, "they come after the kernels"
     ok(cuda.cuStreamSynchronize(stream))

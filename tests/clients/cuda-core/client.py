@@ -45,7 +45,6 @@ def stopwatch(act):
         start = stream.record(options=TIMED)
         act()
         end = stream.record(options=TIMED)
-        assert not end.is_done
         end.sync()
         return end - start
 

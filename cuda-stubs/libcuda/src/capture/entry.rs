@@ -14,7 +14,12 @@ use crate::graph::{Edge, Graph, dependencies, graph};
 use crate::lane::Order;
 use crate::stream::{Stream, resolve};
 
-fn begin(stream: CUstream, into: Option<(Arc<Graph>, Vec<(usize, Edge)>)>, mode: CUstreamCaptureMode, default: DefaultStream) -> Outcome {
+fn begin(
+    stream: CUstream,
+    into: Option<(Arc<Graph>, Vec<(usize, Edge)>)>,
+    mode: CUstreamCaptureMode,
+    default: DefaultStream,
+) -> Outcome {
     let stream = resolve(stream, default)?;
     let mode = thread::known(mode)?;
     if stream.order == Order::Legacy {
@@ -140,7 +145,14 @@ fn info(stream: CUstream, answers: &Answers, default: DefaultStream) -> Outcome 
     Ok(())
 }
 
-fn update(stream: CUstream, nodes: In<CUgraphNode>, edges: Option<In<CUgraphEdgeData>>, count: usize, flags: u32, default: DefaultStream) -> Outcome {
+fn update(
+    stream: CUstream,
+    nodes: In<CUgraphNode>,
+    edges: Option<In<CUgraphEdgeData>>,
+    count: usize,
+    flags: u32,
+    default: DefaultStream,
+) -> Outcome {
     let stream = resolve(stream, default)?;
     let new = dependencies(nodes, edges, count)?;
     if flags & !CU_STREAM_SET_CAPTURE_DEPENDENCIES != 0 {

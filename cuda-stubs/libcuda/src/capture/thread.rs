@@ -28,7 +28,9 @@ pub(super) fn mode() -> CUstreamCaptureMode {
 /// A mode that there is.
 pub(super) fn known(mode: CUstreamCaptureMode) -> Outcome<CUstreamCaptureMode> {
     match mode {
-        CU_STREAM_CAPTURE_MODE_GLOBAL | CU_STREAM_CAPTURE_MODE_THREAD_LOCAL | CU_STREAM_CAPTURE_MODE_RELAXED => Ok(mode),
+        CU_STREAM_CAPTURE_MODE_GLOBAL | CU_STREAM_CAPTURE_MODE_THREAD_LOCAL | CU_STREAM_CAPTURE_MODE_RELAXED => {
+            Ok(mode)
+        }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }

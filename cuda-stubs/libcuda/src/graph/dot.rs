@@ -13,8 +13,20 @@ use crate::work::Work;
 
 /// What the driver calls each kind in its own pictures, by number.
 const KINDS: [&str; 14] = [
-    "KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "EVENT_WAIT", "EVENT_RECORD", "EXT_SEMAS_SIGNAL", "EXT_SEMAS_WAIT",
-    "MEM_ALLOC", "MEM_FREE", "BATCH_MEM_OP", "CONDITIONAL",
+    "KERNEL",
+    "MEMCPY",
+    "MEMSET",
+    "HOST",
+    "GRAPH",
+    "EMPTY",
+    "EVENT_WAIT",
+    "EVENT_RECORD",
+    "EXT_SEMAS_SIGNAL",
+    "EXT_SEMAS_WAIT",
+    "MEM_ALLOC",
+    "MEM_FREE",
+    "BATCH_MEM_OP",
+    "CONDITIONAL",
 ];
 
 fn draw(text: &mut String, graph: &Inner, number: &mut usize, flags: u32) -> fmt::Result {
@@ -54,7 +66,9 @@ fn label(node: &Node, flags: u32) -> String {
         let _ = write!(text, "\\n{more}"); // to a string
     };
     match &node.work {
-        Work::Kernel(launch) if says(CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS) => add(format_args!("{}", shape(launch))),
+        Work::Kernel(launch) if says(CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS) => {
+            add(format_args!("{}", shape(launch)))
+        }
         Work::Set(set) => add(format_args!("({},{})", set.value, set.width)),
         Work::Copy(copy) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS) => {
             add(format_args!("{} x {} x {} bytes", copy.width, copy.height, copy.depth));
@@ -68,7 +82,9 @@ fn label(node: &Node, flags: u32) -> String {
         Work::Graph(GraphWork::Allocate(a)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS) => {
             add(format_args!("{} bytes at {:#x}", a.bytes, a.at()));
         }
-        Work::Graph(GraphWork::Free(at)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) => add(format_args!("{at:#x}")),
+        Work::Graph(GraphWork::Free(at)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) => {
+            add(format_args!("{at:#x}"))
+        }
         Work::Graph(GraphWork::Conditional(c)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS) => {
             add(format_args!("{:?} on {:#x}", c.kind, c.handle));
         }

@@ -30,7 +30,12 @@ fn plain(edges: &[(usize, Edge)]) -> Outcome {
 }
 
 /// Neighbours of a node, with or without the edges' data.
-fn neighbours(edges: &[(usize, Edge)], nodes: Out<CUgraphNode>, data: Option<Out<CUgraphEdgeData>>, count: Out<usize>) -> Outcome {
+fn neighbours(
+    edges: &[(usize, Edge)],
+    nodes: Out<CUgraphNode>,
+    data: Option<Out<CUgraphEdgeData>>,
+    count: Out<usize>,
+) -> Outcome {
     match data {
         _ if nodes.is_null() => return count.set(edges.len()),
         Some(data) if !data.is_null() => {
@@ -43,7 +48,13 @@ fn neighbours(edges: &[(usize, Edge)], nodes: Out<CUgraphNode>, data: Option<Out
     tell(&as_nodes(edges.iter().map(|(node, _)| *node)), nodes, count, NONE)
 }
 
-fn all_edges(handle: CUgraph, from: Out<CUgraphNode>, to: Out<CUgraphNode>, data: Option<Out<CUgraphEdgeData>>, count: Out<usize>) -> Outcome {
+fn all_edges(
+    handle: CUgraph,
+    from: Out<CUgraphNode>,
+    to: Out<CUgraphNode>,
+    data: Option<Out<CUgraphEdgeData>>,
+    count: Out<usize>,
+) -> Outcome {
     let graph = graph(handle)?;
     let inner = graph.lock();
     let edges: Vec<(usize, usize, Edge)> = inner
@@ -73,14 +84,26 @@ fn all_edges(handle: CUgraph, from: Out<CUgraphNode>, to: Out<CUgraphNode>, data
 }
 
 /// Adds edges one by one; those before a wrong one stay.
-fn connect(handle: CUgraph, from: In<CUgraphNode>, to: In<CUgraphNode>, data: Option<In<CUgraphEdgeData>>, count: usize) -> Outcome {
+fn connect(
+    handle: CUgraph,
+    from: In<CUgraphNode>,
+    to: In<CUgraphNode>,
+    data: Option<In<CUgraphEdgeData>>,
+    count: usize,
+) -> Outcome {
     let graph = graph(handle)?;
     let (pairs, to) = (dependencies(from, data, count)?, to.array(count)?);
     let mut inner = graph.lock();
     pairs.iter().zip(to).try_for_each(|((from, edge), to)| inner.add_edge(*from, to as usize, *edge))
 }
 
-fn disconnect(handle: CUgraph, from: In<CUgraphNode>, to: In<CUgraphNode>, data: Option<In<CUgraphEdgeData>>, count: usize) -> Outcome {
+fn disconnect(
+    handle: CUgraph,
+    from: In<CUgraphNode>,
+    to: In<CUgraphNode>,
+    data: Option<In<CUgraphEdgeData>>,
+    count: usize,
+) -> Outcome {
     let graph = graph(handle)?;
     let (pairs, to) = (dependencies(from, data, count)?, to.array(count)?);
     let said = data.is_some_and(|data| !data.is_null());

@@ -96,7 +96,12 @@ fn with_log(out: Out<CUgraphExec>, handle: CUgraph, node: Out<CUgraphNode>, log:
     out.set(done.map_err(|refusal| refusal.code)?.handle as CUgraphExec)
 }
 
-fn with_params(out: Out<CUgraphExec>, handle: CUgraph, params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>, default: DefaultStream) -> Outcome {
+fn with_params(
+    out: Out<CUgraphExec>,
+    handle: CUgraph,
+    params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    default: DefaultStream,
+) -> Outcome {
     let graph = graph(handle)?;
     out.required()?;
     let mut form = params.get()?;

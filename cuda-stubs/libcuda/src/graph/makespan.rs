@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn a_chain_takes_its_sum() {
-        let chain: Vec<Job> = (0..1000).map(|n: usize| job(5, 10, &n.checked_sub(1).into_iter().collect::<Vec<_>>())).collect();
+        let chain: Vec<Job> =
+            (0..1000).map(|n: usize| job(5, 10, &n.checked_sub(1).into_iter().collect::<Vec<_>>())).collect();
         assert_eq!(span(&chain), Span { duration: 5000, width: 10 });
     }
 
@@ -117,7 +118,8 @@ mod tests {
         for _ in 0..200 {
             let jobs: Vec<Job> = (0..20usize)
                 .map(|n| {
-                    let after: BTreeSet<usize> = (0..next(3)).filter(|_| n > 0).map(|_| next(n as u64) as usize).collect();
+                    let after: BTreeSet<usize> =
+                        (0..next(3)).filter(|_| n > 0).map(|_| next(n as u64) as usize).collect();
                     Job { duration: next(100), width: next(1100) as u16, after: after.into_iter().collect() }
                 })
                 .collect();

@@ -13,7 +13,11 @@ use crate::process::process;
 use crate::work::Work;
 
 /// Nodes that a new one comes after, with the edges' data if the caller has a form with it.
-pub(crate) fn dependencies(nodes: In<CUgraphNode>, edges: Option<In<CUgraphEdgeData>>, count: usize) -> Outcome<Vec<(usize, Edge)>> {
+pub(crate) fn dependencies(
+    nodes: In<CUgraphNode>,
+    edges: Option<In<CUgraphEdgeData>>,
+    count: usize,
+) -> Outcome<Vec<(usize, Edge)>> {
     let nodes = nodes.array(count)?;
     let data = match edges {
         Some(edges) if !edges.is_null() => edges.array(count)?.iter().map(Edge::from_c).collect::<Outcome<Vec<_>>>()?,

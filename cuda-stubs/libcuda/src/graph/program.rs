@@ -33,7 +33,11 @@ pub(crate) enum Step {
     Kernels(Run),
     Work(Work),
     /// Bodies of which a condition's value decides.
-    Decide { condition: usize, kind: Deciding, bodies: Vec<Vec<Step>> },
+    Decide {
+        condition: usize,
+        kind: Deciding,
+        bodies: Vec<Vec<Step>>,
+    },
 }
 
 /// Kernels that follow each other, as one piece of the timeline.
@@ -73,8 +77,10 @@ impl Flat {
     fn open(&mut self, state: &State, level: usize, before: &[usize]) -> Result<Vec<usize>, usize> {
         let places = &state.levels[level];
         let first = places.first().copied().unwrap_or(0);
-        let local: Vec<Vec<usize>> =
-            places.iter().map(|place| state.nodes[*place].dependencies.iter().map(|other| other - first).collect()).collect();
+        let local: Vec<Vec<usize>> = places
+            .iter()
+            .map(|place| state.nodes[*place].dependencies.iter().map(|other| other - first).collect())
+            .collect();
         let order = topology::order(&local, |_| 0).map_err(|node| places[node])?;
         let mut ends: Vec<Vec<usize>> = vec![Vec::new(); places.len()];
         let mut last = vec![true; places.len()];
@@ -99,7 +105,8 @@ impl Flat {
         if places.is_empty() {
             return Ok(before.to_vec());
         }
-        let mut all: Vec<usize> = ends.iter().zip(&last).filter(|(_, last)| **last).flat_map(|(end, _)| end.iter().copied()).collect();
+        let mut all: Vec<usize> =
+            ends.iter().zip(&last).filter(|(_, last)| **last).flat_map(|(end, _)| end.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
         Ok(all)
@@ -136,7 +143,11 @@ fn compile_level(state: &State, level: usize, program: &mut Program) -> Result<V
                     Work::Graph(GraphWork::Conditional(conditional)) => Step::Decide {
                         condition: (conditional.handle as usize).wrapping_sub(1),
                         kind: conditional.kind,
-                        bodies: node.inside.iter().map(|body| compile_level(state, *body, program)).collect::<Result<_, _>>()?,
+                        bodies: node
+                            .inside
+                            .iter()
+                            .map(|body| compile_level(state, *body, program))
+                            .collect::<Result<_, _>>()?,
                     },
                     work => {
                         program.note(work);
@@ -153,7 +164,9 @@ fn compile_level(state: &State, level: usize, program: &mut Program) -> Result<V
 impl Program {
     /// Notes a kernel whose function has not been noted, or that touches memory by its own parameters.
     fn want(&mut self, launch: &KernelLaunch) {
-        if launch.function.kernel.touch || !self.kernels.iter().any(|other| other.function.handle == launch.function.handle) {
+        if launch.function.kernel.touch
+            || !self.kernels.iter().any(|other| other.function.handle == launch.function.handle)
+        {
             self.kernels.push(launch.clone());
         }
     }
@@ -238,7 +251,8 @@ struct OpenRun {
 impl OpenRun {
     /// Jobs of this run that a node waits for; what came before the run is through.
     fn waits(&self, dependencies: &[usize]) -> Vec<usize> {
-        let mut waits: Vec<usize> = dependencies.iter().filter_map(|d| self.jobs_of.get(d)).flatten().copied().collect();
+        let mut waits: Vec<usize> =
+            dependencies.iter().filter_map(|d| self.jobs_of.get(d)).flatten().copied().collect();
         waits.sort_unstable();
         waits.dedup();
         waits
@@ -264,7 +278,13 @@ impl OpenRun {
         if !done.jobs.is_empty() {
             let span = makespan::span(&done.jobs);
             let kernels = u32::try_from(done.jobs.len()).unwrap_or(u32::MAX);
-            steps.push(Step::Kernels(Run { duration: span.duration, width: span.width, kernels, priority: done.priority, sets: done.sets }));
+            steps.push(Step::Kernels(Run {
+                duration: span.duration,
+                width: span.width,
+                kernels,
+                priority: done.priority,
+                sets: done.sets,
+            }));
         }
     }
 }

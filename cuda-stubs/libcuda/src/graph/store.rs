@@ -44,7 +44,8 @@ impl Edge {
         match u32::from(self.kind) {
             CU_GRAPH_DEPENDENCY_TYPE_DEFAULT => self.is_plain(),
             CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC => {
-                let early = [CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER].contains(&port);
+                let early =
+                    [CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER].contains(&port);
                 between_kernels && early && self.to_port == 0
             }
             _ => false,

@@ -104,7 +104,9 @@ pub(super) fn allowed(old: &ExecNode, work: &Work, attributes: &Attributes) -> R
         (Work::Graph(GraphWork::Allocate(old)), Work::Graph(GraphWork::Allocate(new))) => {
             unchanged(old.bytes == new.bytes && old.device == new.device)
         }
-        (Work::Graph(GraphWork::Conditional(old)), Work::Graph(GraphWork::Conditional(new))) => unchanged(same_form(old, new)),
+        (Work::Graph(GraphWork::Conditional(old)), Work::Graph(GraphWork::Conditional(new))) => {
+            unchanged(same_form(old, new))
+        }
         _ => Ok(()),
     }
 }
@@ -134,7 +136,8 @@ mod tests {
     use super::*;
 
     fn shape(kinds: &[u32], edges: &[(usize, usize)]) -> Shape {
-        let mut shape = Shape { kinds: kinds.to_vec(), before: vec![0; kinds.len()], after: vec![Vec::new(); kinds.len()] };
+        let mut shape =
+            Shape { kinds: kinds.to_vec(), before: vec![0; kinds.len()], after: vec![Vec::new(); kinds.len()] };
         for (from, to) in edges {
             shape.after[*from].push(*to);
             shape.before[*to] += 1;

@@ -27,7 +27,8 @@ struct Change {
 }
 
 fn shape_of(graph: &Inner) -> Shape {
-    let places = |edges: &[(usize, store::Edge)]| edges.iter().filter_map(|(node, _)| graph.place(*node).ok()).collect();
+    let places =
+        |edges: &[(usize, store::Edge)]| edges.iter().filter_map(|(node, _)| graph.place(*node).ok()).collect();
     Shape {
         kinds: graph.nodes().iter().map(|node| node_type(&node.work)).collect(),
         before: graph.nodes().iter().map(|node| node.dependencies.len()).collect(),
@@ -49,8 +50,12 @@ fn shape_of_level(state: &State, level: usize) -> Shape {
 fn collect(state: &State, level: usize, graph: &Inner, changes: &mut Vec<Change>) -> Result<(), Obstacle> {
     let handle = |node: Option<usize>| node.map_or(0, |node| graph.nodes()[node].handle);
     let pairs = pair(&shape_of_level(state, level), &shape_of(graph)).map_err(|difference| match difference {
-        Difference::Topology(node) => Obstacle { result: CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node: handle(node) },
-        Difference::Kind(node) => Obstacle { result: CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, node: handle(Some(node)) },
+        Difference::Topology(node) => {
+            Obstacle { result: CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node: handle(node) }
+        }
+        Difference::Kind(node) => {
+            Obstacle { result: CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, node: handle(Some(node)) }
+        }
     })?;
     for (place, twin) in state.levels[level].iter().zip(pairs) {
         let (old, new) = (&state.nodes[*place], &graph.nodes()[twin]);

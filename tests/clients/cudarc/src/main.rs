@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, Profiler, result,
+    CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, LaunchConfig, Profiler, PushKernelArg, result,
 };
 use cudarc::nvrtc::Ptx;
 
@@ -31,7 +31,7 @@ type Check = Result<String, Box<dyn Error>>;
 fn main() -> Result<(), Box<dyn Error>> {
     let context = CudaContext::new(0)?;
     let module = context.load_module(Ptx::from_src(IMAGE))?;
-    let step = module.load_function("step")?;
+    let (step, asked) = (module.load_function("step")?, module.load_function("asked")?);
 
     say("device", device(&context)?);
     say("copies", copies(&context)?);
@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     say("managed memory", managed(&context)?);
     say("pools", pools(&context)?);
     say("modules", modules(&context, &step)?);
-    say("launches", launches(&context, &step)?);
-    say("streams", streams(&context, &step)?);
+    say("launches", launches(&context, &step, &asked)?);
+    say("streams", streams(&context, &asked)?);
     say("captured graphs", graphs(&context, &step)?);
     say("host functions", host_functions(&context)?);
     say("threads", threads(&context, &step)?);
@@ -54,9 +54,22 @@ fn say(what: &str, found: String) {
     println!("  {what}: {found}");
 }
 
-/// Whether `got` milliseconds are `wanted`, a tenth and the odd late wake-up allowed.
-fn about(got: f32, wanted: f32) -> bool {
-    got >= wanted * 0.99 && got <= wanted * 1.1 + 0.3
+/// The milliseconds between two events, which should be `wanted`. They are never fewer. They are more when this process did
+/// not get to send its work in time, so there are several tries.
+fn timed(
+    wanted: f32,
+    mut measure: impl FnMut() -> Result<(CudaEvent, CudaEvent), Box<dyn Error>>,
+) -> Result<f32, Box<dyn Error>> {
+    let mut got = 0.0;
+    for _ in 0..5 {
+        let (start, end) = measure()?;
+        got = start.elapsed_ms(&end)?;
+        assert!(got >= wanted * 0.99, "{got} ms, of {wanted} that were asked for");
+        if got <= wanted * 1.05 + 0.2 {
+            return Ok(got);
+        }
+    }
+    panic!("{got} ms for {wanted}, five times");
 }
 
 fn code<T>(outcome: Result<T, DriverError>) -> CUresult {
@@ -159,21 +172,21 @@ fn modules(context: &Arc<CudaContext>, step: &CudaFunction) -> Check {
     Ok("from text and from a file; attributes, occupancy, a global variable".into())
 }
 
-fn launches(context: &Arc<CudaContext>, step: &CudaFunction) -> Check {
+fn launches(context: &Arc<CudaContext>, step: &CudaFunction, asked: &CudaFunction) -> Check {
     let stream = context.new_stream()?;
     let mut memory = stream.alloc_zeros::<f32>(1024)?;
     let count = 1024u64;
     let mut launch = stream.launch_builder(step);
     launch.record_kernel_launch(CUevent_flags::CU_EVENT_DEFAULT).arg(&mut memory).arg(&count);
     // SAFETY: the kernel of the image takes a pointer and a number of 8 bytes.
-    let (start, end) = unsafe { launch.launch(ONE_BLOCK)? }.ok_or("no events")?;
-    assert!(!end.is_complete(), "the kernel takes {STEP_MS} ms, and was only just launched");
-    let alone = start.elapsed_ms(&end)?;
-    assert!(end.is_complete());
-    assert!(about(alone, STEP_MS), "{alone} ms for a kernel of {STEP_MS}");
+    let alone = timed(STEP_MS, || unsafe { launch.launch(ONE_BLOCK)? }.ok_or("no events".into()))?;
     // SAFETY: the same.
-    let (start, end) = unsafe { launch.launch_cooperative(ONE_BLOCK)? }.ok_or("no events")?;
-    assert!(about(start.elapsed_ms(&end)?, STEP_MS));
+    timed(STEP_MS, || unsafe { launch.launch_cooperative(ONE_BLOCK)? }.ok_or("no events".into()))?;
+    queue(&stream, asked, 100_000_000, 1)?;
+    let end = stream.record_event(None)?;
+    assert!(!end.is_complete(), "a kernel of 100 ms was only just launched");
+    end.synchronize()?;
+    assert!(end.is_complete());
     Ok(format!("a kernel of {STEP_MS} ms took {alone:.3}, plain and cooperative"))
 }
 
@@ -186,24 +199,22 @@ fn queue(stream: &CudaStream, asked: &CudaFunction, nanoseconds: u64, count: usi
     Ok(())
 }
 
-fn streams(context: &Arc<CudaContext>, step: &CudaFunction) -> Check {
+fn streams(context: &Arc<CudaContext>, asked: &CudaFunction) -> Check {
     let (first, second) = (context.new_stream()?, context.new_stream_with_priority(-1)?);
-    let asked = context.load_module(Ptx::from_src(IMAGE))?.load_function("asked")?;
-    let start = first.record_event(TIMED)?;
-    queue(&first, &asked, 1_000_000, 3)?;
-    second.wait(&first.record_event(None)?)?;
-    queue(&second, &asked, 1_000_000, 2)?;
-    let end = second.record_event(TIMED)?;
-    let chained = start.elapsed_ms(&end)?;
-    assert!(about(chained, 5.0), "3 ms in a stream and then 2 ms in another took {chained}");
+    let chained = timed(5.0, || {
+        let start = first.record_event(TIMED)?;
+        queue(&first, asked, 1_000_000, 3)?;
+        second.wait(&first.record_event(None)?)?;
+        queue(&second, asked, 1_000_000, 2)?;
+        Ok((start, second.record_event(TIMED)?))
+    })?;
     let fork = first.fork()?;
-    let before = fork.record_event(TIMED)?;
-    let (pointer, count) = (0u64, 0u64);
-    // SAFETY: the kernel of the image takes two numbers of 8 bytes.
-    unsafe { fork.launch_builder(step).arg(&pointer).arg(&count).launch(ONE_BLOCK)? };
-    first.join(&fork)?;
-    let joined = before.elapsed_ms(&first.record_event(TIMED)?)?;
-    assert!(about(joined, STEP_MS), "{joined} ms until a stream had waited for another");
+    timed(2.0, || {
+        let start = fork.record_event(TIMED)?;
+        queue(&fork, asked, 2_000_000, 1)?;
+        first.join(&fork)?;
+        Ok((start, first.record_event(TIMED)?))
+    })?;
     Ok(format!("one waits for another: 3 + 2 ms took {chained:.3}; fork and join"))
 }
 
@@ -225,11 +236,12 @@ fn graphs(context: &Arc<CudaContext>, step: &CudaFunction) -> Check {
     let graph = stream.end_capture(CUgraphInstantiate_flags(0))?.ok_or("nothing was captured")?;
     assert_eq!(stream.clone_dtoh(&target)?, [0; 1000], "what is captured is not done");
     graph.upload()?;
-    let start = stream.record_event(TIMED)?;
-    graph.launch()?;
-    graph.launch()?;
-    let took = start.elapsed_ms(&stream.record_event(TIMED)?)?;
-    assert!(about(took, 6.0 * STEP_MS), "two launches of three kernels took {took} ms");
+    let took = timed(6.0 * STEP_MS, || {
+        let start = stream.record_event(TIMED)?;
+        graph.launch()?;
+        graph.launch()?;
+        Ok((start, stream.record_event(TIMED)?))
+    })?;
     assert_eq!(stream.clone_dtoh(&target)?, [5; 1000]);
     stream.synchronize()?;
     // SAFETY: tracking is cudarc's default.
