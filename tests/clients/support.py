@@ -17,7 +17,8 @@ def run(*checks):
 def timed(measure, wanted):
     """Milliseconds that `measure` takes on the GPU's clock, which should be `wanted`.
 
-    They are never fewer. They are more when this process did not get to send its work in time, so there are several tries.
+    They are never fewer. They are more when this process did not get to send its work in time, so there are several
+    tries.
     """
     for _ in range(5):
         got = measure()

@@ -266,6 +266,32 @@ static void object(void) {
     printf("a user object of a graph in flight: gone %d, then %d, by another thread %d\n", early, destroyed, on_thread);
 }
 
+static void picture(void) {
+    char path[4096], line[4096];
+    int nodes = 0, edges = 0;
+    snprintf(path, sizeof path, "%s/graph-%d.dot", getenv("RATION_SIM_DIR"), (int)getpid());
+    must(cuGraphDebugDotPrint(chain("tiny", 3), path, CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE));
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) nodes += strstr(line, "label=\"") && strstr(line, "_node_"), edges += strstr(line, "->") != NULL;
+    printf("a picture of %d nodes and %d edges\n", nodes, edges);
+    unlink(path);
+}
+
+static void *begin_and_go(void *data) {
+    must(cuCtxSetCurrent(context));
+    must(cuStreamBeginCapture_v2(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    return data;
+}
+
+static void left_behind(void) {
+    pthread_t id;
+    CUdeviceptr got;
+    pthread_create(&id, NULL, begin_and_go, NULL);
+    pthread_join(id, NULL);
+    printf("after a thread left with a capture in its own stream: %d", (int)cuMemAlloc_v2(&got, 100));
+    printf(" %d\n", (int)cuLaunchKernel(function("nothing"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+}
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -316,5 +342,7 @@ int main(int argc, char **argv) {
     conditions();
     update();
     object();
+    picture();
+    left_behind();
     return 0;
 }

@@ -142,7 +142,7 @@ impl Context {
         process.effects.settle();
         lane.close();
         process.effects.settle();
-        capture::forget_context(self.handle, self.legacy.get());
+        capture::forget_context(self.handle);
         STREAMS.remove_all(|stream| stream.context_handle() == self.handle);
         EVENTS.remove_all(|event| event.context == self.handle);
         tables::forget_context(self);

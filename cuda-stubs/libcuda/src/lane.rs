@@ -60,15 +60,17 @@ pub(crate) struct Piece {
     pub duration: u64,
     pub width: u16,
     pub priority: u8,
+    /// Kernels of the client's that it stands for.
+    pub kernels: u32,
 }
 
 impl Piece {
-    pub(crate) const MARKER: Piece = Piece { kind: Kind::Marker, duration: 0, width: 0, priority: 0 };
-    pub(crate) const GATE: Piece = Piece { kind: Kind::Gate, duration: 0, width: 0, priority: 0 };
+    pub(crate) const MARKER: Piece = Piece { kind: Kind::Marker, duration: 0, width: 0, priority: 0, kernels: 0 };
+    pub(crate) const GATE: Piece = Piece { kind: Kind::Gate, duration: 0, width: 0, priority: 0, kernels: 0 };
 
-    /// A kernel that fills the GPU for so long.
-    pub(crate) fn kernel(duration: u64) -> Piece {
-        Piece { kind: Kind::Kernel, duration, width: WHOLE, priority: 0 }
+    /// Work of the driver's own that fills the GPU for so long: a copy within the device, a fill.
+    pub(crate) fn filling(duration: u64) -> Piece {
+        Piece { kind: Kind::Kernel, duration, width: WHOLE, priority: 0, kernels: 0 }
     }
 }
 
@@ -100,12 +102,7 @@ impl Lane {
 
     /// Puts work in behind everything that must come before it, and behind `after`. Waits while the queue is full.
     pub(crate) fn submit(&self, queue: usize, order: Order, piece: Piece, after: &[Seq]) -> Seq {
-        self.put(queue, order, piece, 1, after, |_, seq| seq)
-    }
-
-    /// The same for a piece that stands for several kernels.
-    pub(crate) fn submit_kernels(&self, queue: usize, order: Order, piece: Piece, kernels: u32, after: &[Seq]) -> Seq {
-        self.put(queue, order, piece, kernels, after, |_, seq| seq)
+        self.put(queue, order, piece, after, |_, seq| seq)
     }
 
     /// The same, and keeps a mark of when it is done.
@@ -116,7 +113,7 @@ impl Lane {
         piece: Piece,
         after: &[Seq],
     ) -> Arc<Mark> {
-        self.put(queue, order, piece, 1, after, |sides, seq| {
+        self.put(queue, order, piece, after, |sides, seq| {
             let mark = Arc::new(Mark { seq, lane: Arc::clone(self), done_ns: AtomicU64::new(0) });
             sides.marks[queue].push_back(Arc::clone(&mark));
             mark
@@ -128,7 +125,6 @@ impl Lane {
         queue: usize,
         order: Order,
         piece: Piece,
-        kernels: u32,
         after: &[Seq],
         then: impl FnOnce(&mut Sides, Seq) -> T,
     ) -> T {
@@ -156,10 +152,10 @@ impl Lane {
         waits.extend(implicit.chain(explicit));
         while waits.len() > 2 {
             let pair = [waits.pop(), waits.pop()];
-            self.push(&mut sides, queue, &Piece::MARKER, 1, pair);
+            self.push(&mut sides, queue, &Piece::MARKER, pair);
         }
         let pair = [waits.pop(), waits.pop()];
-        let seq = self.push(&mut sides, queue, &piece, kernels, pair);
+        let seq = self.push(&mut sides, queue, &piece, pair);
         sides.last[queue] = Some(seq);
         if order == Order::Blocking {
             sides.last_blocking[queue] = Some(seq);
@@ -172,14 +168,13 @@ impl Lane {
         sides: &mut parking_lot::MutexGuard<'_, Sides>,
         queue: usize,
         piece: &Piece,
-        kernels: u32,
         after: [Option<Seq>; 2],
     ) -> Seq {
-        let op =
-            NewOp { kind: piece.kind, duration: piece.duration, width: piece.width, priority: piece.priority, after };
+        let Piece { kind, duration, width, priority, kernels } = *piece;
+        let op = NewOp { kind, duration, width, priority, kernels, after };
         loop {
             harvest_queue(self.world, sides, queue);
-            if let Some(seq) = self.world.push_many(self.chan, queue, &op, kernels) {
+            if let Some(seq) = self.world.push(self.chan, queue, &op) {
                 return seq;
             }
             // Other threads' launches, and those who look at marks, must not wait for our room.

@@ -252,7 +252,7 @@ impl KernelLaunch {
         let context = stream.context()?;
         self.prepare(&context)?;
         let rank = self.priority.map_or_else(|| stream.rank(), |p| (-p).clamp(0, 255) as u8);
-        let piece = Piece { kind: Kind::Kernel, duration: self.duration_ns(), width: self.width(), priority: rank };
+        let piece = Piece { kind: Kind::Kernel, duration: self.duration_ns(), width: self.width(), priority: rank, kernels: 1 };
         context.lane()?.submit(stream.queue, stream.order, piece, &[]);
         Ok(())
     }
@@ -267,8 +267,11 @@ fn launch(handle: CUfunction, shape: &Shape, stream: CUstream, params: Params, d
     let stream = stream::resolve(stream, default)?;
     let context = stream.context()?;
     let capturing = capture::is_capturing(&stream)?;
-    let launch = KernelLaunch::new(handle, &context, shape, params, capturing)
-        .inspect_err(|_| if capturing { capture::break_capture(&stream) })?;
+    let launch = KernelLaunch::new(handle, &context, shape, params, capturing).inspect_err(|_| {
+        if capturing {
+            capture::break_capture(&stream);
+        }
+    })?;
     if capturing { capture::add(&stream, Work::Kernel(launch)) } else { launch.execute(&stream) }
 }
 

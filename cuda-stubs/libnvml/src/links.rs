@@ -110,7 +110,7 @@ nvml! {
         status: Out<nvmlGpuP2PStatus_t>,
     ) {
         gpu.lib.gpu(other)?;
-        status.set(if index < NVML_P2P_CAPS_INDEX_UNKNOWN { NVML_P2P_STATUS_NOT_SUPPORTED } else { NVML_P2P_STATUS_OK })
+        status.set(if index < NVML_P2P_CAPS_INDEX_UNKNOWN { NVML_P2P_STATUS_OK } else { NVML_P2P_STATUS_UNKNOWN })
     }
 
     export fn nvmlDeviceGetCpuAffinity(gpu: Gpu; words: c_uint, set: Out<c_ulong>) {

@@ -50,6 +50,8 @@ pub struct NewOp {
     pub width: u16,
     /// Larger goes first among a context's ready kernels.
     pub priority: u8,
+    /// How many kernels of the record it stands for: 1, or all of a graph's that run as one, or none for a copy.
+    pub kernels: u32,
     /// Operations of any queue that must be finished before.
     pub after: [Option<Seq>; 2],
 }
@@ -132,16 +134,6 @@ impl World {
     /// The same with the time given.
     #[inline]
     pub fn push_at(&self, chan: usize, queue: usize, op: &NewOp, now: u64) -> Option<Seq> {
-        self.push_many_at(chan, queue, op, 1, now)
-    }
-
-    /// An operation that stands for so many kernels of the record: a graph's, which run as one.
-    #[inline]
-    pub fn push_many(&self, chan: usize, queue: usize, op: &NewOp, kernels: u32) -> Option<Seq> {
-        self.push_many_at(chan, queue, op, kernels, self.now())
-    }
-
-    fn push_many_at(&self, chan: usize, queue: usize, op: &NewOp, kernels: u32, now: u64) -> Option<Seq> {
         let channel = self.chan(chan);
         let q = &channel.queues[queue];
         let number = q.pushed.get();
@@ -152,7 +144,7 @@ impl World {
         at.submitted.publish(now);
         at.duration.publish(op.duration);
         let (width, priority) = (u64::from(op.width), u64::from(op.priority));
-        at.kind.publish(op.kind as u64 | width << 8 | priority << 24 | u64::from(kernels) << 32);
+        at.kind.publish(op.kind as u64 | width << 8 | priority << 24 | u64::from(op.kernels) << 32);
         for (word, seq) in at.after.iter().zip(op.after) {
             word.publish(seq.map_or(0, Seq::to_word));
         }

@@ -34,7 +34,7 @@ impl Bench {
     }
 
     fn kernel(&self, chan: usize, queue: usize, duration: u64, width: u16, after: [Option<Seq>; 2]) -> Seq {
-        let op = NewOp { kind: Kind::Kernel, duration, width, priority: 0, after };
+        let op = NewOp { kind: Kind::Kernel, duration, width, priority: 0, kernels: 1, after };
         self.world.push_at(chan, queue, &op, self.now).expect("room")
     }
 
@@ -156,7 +156,7 @@ fn order_across_queues_is_kept_and_copies_run_beside_kernels() {
     let mut bench = Bench::new(&WorldSettings::h200());
     let chan = bench.channel();
     let first = bench.kernel(chan, 0, MS, WHOLE, [None; 2]);
-    let copy = NewOp { kind: Kind::CopyIn, duration: 3 * MS, width: 0, priority: 0, after: [Some(first), None] };
+    let copy = NewOp { kind: Kind::CopyIn, duration: 3 * MS, width: 0, priority: 0, kernels: 0, after: [Some(first), None] };
     let copy = bench.world.push_at(chan, 1, &copy, bench.now).expect("room");
     let beside = bench.kernel(chan, 0, MS, WHOLE, [None; 2]);
     let after_both = bench.kernel(chan, 2, MS, WHOLE, [Some(copy), Some(beside)]);
@@ -172,7 +172,7 @@ fn order_across_queues_is_kept_and_copies_run_beside_kernels() {
 fn a_gate_holds_until_the_host_opens_it() {
     let mut bench = Bench::new(&WorldSettings::h200());
     let chan = bench.channel();
-    let gate = NewOp { kind: Kind::Gate, duration: 0, width: 0, priority: 0, after: [None; 2] };
+    let gate = NewOp { kind: Kind::Gate, duration: 0, width: 0, priority: 0, kernels: 0, after: [None; 2] };
     let gate = bench.world.push_at(chan, 0, &gate, bench.now).expect("room");
     let behind = bench.kernel(chan, 0, MS, WHOLE, [None; 2]);
     bench.now += 10 * MS;

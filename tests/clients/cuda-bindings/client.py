@@ -1,5 +1,7 @@
 """cuda-bindings on the simulated GPU: the driver API as Python sees it, and NVML beside it in the same process."""
 
+import os
+
 import pynvml
 from common import R, cuda, ok, refused
 from cuda.bindings import nvml
@@ -106,7 +108,8 @@ def nvml_beside_it():
     held = own_record()["gpus"]["0"]["figure_bytes"]
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
-    mine = [p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device) if p.pid == own_record()["pid"]]
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+    mine = [process.usedGpuMemory for process in listed if process.pid == os.getpid()]
     assert mine == [held], (mine, held)
     free, total = ok(cuda.cuMemGetInfo())
     seen = pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2)

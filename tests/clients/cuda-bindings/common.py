@@ -54,9 +54,9 @@ def step(kernel, stream=0):
     launch(kernel, stream, (0, 1), (ctypes.c_void_p, ctypes.c_int))
 
 
-def be_busy(stream=0):
-    """Keeps a stream busy for long enough to look at it meanwhile, even from a process that has to wait for a processor."""
-    launch(function("asked"), stream, (100_000_000,), (ctypes.c_uint64,))
+def be_busy(asked, stream=0):
+    """Keeps a stream busy for long enough to look at it meanwhile, even from a process that waits for a processor."""
+    launch(asked, stream, (100_000_000,), (ctypes.c_uint64,))
 
 
 def stopwatch(act, stream=0):

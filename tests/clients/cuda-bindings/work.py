@@ -88,7 +88,7 @@ def launches():
 
 def streams():
     loaded = module()
-    kernel, half = function("step", loaded), function("half", loaded)
+    kernel, half, asked = function("step", loaded), function("half", loaded), function("asked", loaded)
     least, greatest = ok(cuda.cuCtxGetStreamPriorityRange())
     first = ok(cuda.cuStreamCreateWithPriority(NON_BLOCKING, greatest))
     second = ok(cuda.cuStreamCreate(NON_BLOCKING))
@@ -116,7 +116,7 @@ def streams():
     chained = timed(stopwatch(one_waits_for_the_other, second), 2 * STEP_MS)
     beside = timed(stopwatch(neither_waits, second), STEP_MS)
     timed(stopwatch(legacy_comes_first, blocking), 2 * STEP_MS)
-    be_busy(first)
+    be_busy(asked, first)
     refused(cuda.cuStreamQuery(first), R.CUDA_ERROR_NOT_READY)
     ok(cuda.cuStreamQuery(second))
     ok(cuda.cuStreamSynchronize(first))
@@ -127,12 +127,12 @@ def streams():
 
 
 def events():
-    stream = ok(cuda.cuStreamCreate(0))
+    asked, stream = function("asked"), ok(cuda.cuStreamCreate(0))
     fresh, other = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
     ok(cuda.cuEventQuery(fresh))
     refused(cuda.cuEventElapsedTime(fresh, other), R.CUDA_ERROR_INVALID_HANDLE)
     ok(cuda.cuEventRecord(other, stream))
-    be_busy(stream)
+    be_busy(asked, stream)
     ok(cuda.cuEventRecord(fresh, stream))
     refused(cuda.cuEventQuery(fresh), R.CUDA_ERROR_NOT_READY)
     refused(cuda.cuEventElapsedTime(other, fresh), R.CUDA_ERROR_NOT_READY)
@@ -162,7 +162,7 @@ def copies_take_time():
 
 
 def host_functions():
-    stream, said = ok(cuda.cuStreamCreate(0)), []
+    asked, stream, said = function("asked"), ok(cuda.cuStreamCreate(0)), []
 
     def note(data):
         said.append((data, threading.get_ident() == threading.main_thread().ident))
@@ -170,7 +170,7 @@ def host_functions():
     callback = HOST_FUNCTION(note)
     pointer = ctypes.cast(callback, ctypes.c_void_p).value
     for number in (1, 2, 3):
-        be_busy(stream)
+        be_busy(asked, stream)
         ok(cuda.cuLaunchHostFunc(stream, pointer, number))
     assert not said, "they come after the kernels"
     ok(cuda.cuStreamSynchronize(stream))

@@ -39,7 +39,7 @@ def words(buffer):
 
 
 def stopwatch(act):
-    """Something that does `act` and returns the milliseconds between two points of the stream, before it and after it."""
+    """Something that does `act` and returns the milliseconds between two points of the stream, before and after."""
 
     def measure():
         start = stream.record(options=TIMED)

@@ -27,7 +27,7 @@ static get_v1 real_v1;
 static get_v2 real_v2;
 static get_table real_table;
 
-static void *ours(const char *name, void *real);
+static void *ours(void *real);
 
 static const char *export_of(void *function) {
     Dl_info info;
@@ -37,7 +37,7 @@ static const char *export_of(void *function) {
 static int traced_v1(const char *name, void **function, int version, uint64_t flags) {
     int result = real_v1(name, function, version, flags);
     printf("lookup\t%s\t%d\t%d\t%d\t-\t%s\n", name, version, (int)flags, result, result ? "-" : export_of(*function));
-    if (!result) *function = ours(name, *function);
+    if (!result) *function = ours(*function);
     return result;
 }
 
@@ -46,7 +46,7 @@ static int traced_v2(const char *name, void **function, int version, uint64_t fl
     int result = real_v2(name, function, version, flags, &found);
     if (status) *status = found;
     printf("lookup\t%s\t%d\t%d\t%d\t%d\t%s\n", name, version, (int)flags, result, found, result ? "-" : export_of(*function));
-    if (!result) *function = ours(name, *function);
+    if (!result) *function = ours(*function);
     return result;
 }
 
@@ -59,9 +59,8 @@ static int traced_table(const void **table, const unsigned char uuid[16]) {
 }
 
 /* What the runtime gets in place of a function of the driver: that one, or ours that calls it. */
-static void *ours(const char *name, void *real) {
+static void *ours(void *real) {
     const char *export = export_of(real);
-    (void)name;
     if (!strcmp(export, "cuGetProcAddress")) {
         real_v1 = (get_v1)real;
         return (void *)traced_v1;
@@ -90,7 +89,7 @@ __attribute__((visibility("default"))) void *dlsym(void *handle, const char *nam
     void *found = real_dlsym(handle, name);
     if (name[0] != 'c' || name[1] != 'u' || !strncmp(name, "cuda", 4)) return found;
     printf("symbol\t%s\t%s\n", name, found ? "found" : "missing");
-    return ours(name, found);
+    return ours(found);
 }
 
 static void *runtime;

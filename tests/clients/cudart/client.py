@@ -2,10 +2,10 @@
 
 usage: client.py PROGRAM LIBCUDART...        PROGRAM is client.c, compiled
 
-The runtime looks up the driver's functions, initialises it, reads what its devices are, and asks for private tables. The
-last of them is the one by which the driver has to prove that it is NVIDIA's. The simulated driver is not, and says so
-with CUDA_ERROR_NOT_SUPPORTED; the runtime then answers that to every call, and that is as far as it can get. Here it is
-pinned down that it gets that far, with the right answers to all look-ups, and that it stops without harm.
+The runtime looks up the driver's functions, initialises it, reads what its devices are, and asks for private tables.
+The last of them is the one by which the driver has to prove that it is NVIDIA's. The simulated driver is not, and says
+so with CUDA_ERROR_NOT_SUPPORTED; the runtime then answers that to every call, and that is as far as it can get. Here it
+is pinned down that it gets that far, with the right answers to all look-ups, and that it stops without harm.
 """
 
 import csv
@@ -23,14 +23,15 @@ NOT_SUPPORTED = ("801", "cudaErrorNotSupported")
 PROOF = "d4082055-bde6-704b-8d34-ba123c66e1f2"
 # Asked for by runtimes from 12.9 on before anything else; they go on without it.
 OPTIONAL = "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9"
-NEEDED = {
-    "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9",  # the runtime's interface: primary contexts, modules
-    "a094798c-2e74-2e74-93f2-0800200c0a66",  # hooks for tools
-    "42d85a81-23f6-cb47-8298-f6e78a3aecdc",  # storage of tools per thread
-    "c693336e-1121-df11-a8c3-68f355d89593",  # storage per context
+NEEDED_SINCE = {
+    "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9": 11000,  # the runtime's interface: primary contexts, modules
+    "a094798c-2e74-2e74-93f2-0800200c0a66": 11000,  # hooks for tools
+    "42d85a81-23f6-cb47-8298-f6e78a3aecdc": 11000,  # storage of tools per thread
+    "c693336e-1121-df11-a8c3-68f355d89593": 11000,  # storage per context
+    "263e8860-7cd2-6143-92f6-bbd5006dfa7e": 12000,  # what kind of context one is
+    "21318c60-9714-3248-8ca6-41ff7324c8f2": 13040,  # streams of tools
 }
-NEEDED_SINCE_12 = {"263e8860-7cd2-6143-92f6-bbd5006dfa7e"}  # what kind of context one is
-NEEDED_SINCE_13_4 = {"21318c60-9714-3248-8ca6-41ff7324c8f2"}  # streams of tools
+ENUMERATION = "cuInit cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceTotalMem_v2 cuDeviceGetUuid".split()
 
 
 def table(name):
@@ -80,9 +81,8 @@ def check_lookups(lookups, real):
 
 
 def check_tables(tables, version):
-    wanted = NEEDED | (NEEDED_SINCE_12 if version >= 12000 else set()) | (NEEDED_SINCE_13_4 if version >= 13040 else set())
-    answers = dict(tables)
-    assert len(answers) == len(tables), f"a table is asked for once: {tables}"
+    wanted = {uuid for uuid, since in NEEDED_SINCE.items() if version >= since}
+    assert len(dict(tables)) == len(tables), f"a table is asked for once: {tables}"
     assert {uuid for uuid, result in tables if result == "0"} == wanted, tables
     refused = [uuid for uuid, result in tables if result != "0"]
     assert refused == ([OPTIONAL] if version >= 12000 else []) + [PROOF], tables
@@ -105,7 +105,7 @@ def driver_calls(before):
     new = [p for p in record()["processes"] if p["key"] not in before and not p["observer"]]
     assert len(new) == 1 and not new[0]["alive"], new
     calls = new[0]["calls"]
-    for function in ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem_v2", "cuDeviceGetUuid"):
+    for function in ENUMERATION:
         assert calls.get(function) == 1, (function, calls)
     assert calls["cuDeviceGetAttribute"] > 90, calls
     contexts = [name for name in calls if "Ctx" in name or "Alloc" in name or "Launch" in name]
@@ -141,7 +141,7 @@ def main(program, libraries):
         tables = f"{given} of {len(noted['table'])}"
         name, attributes = f"{version // 1000}.{version % 1000 // 10}", calls["cuDeviceGetAttribute"]
         print(f"  {name:6} {counted:9} {found:17} {attributes:16} {tables:>15}  {' '.join(NOT_SUPPORTED)}")
-    print("  The table not given is the one in which the driver proves to be NVIDIA's; 12.9 and later do without one more.")
+    print("  The table not given is the one by which the driver proves to be NVIDIA's; 12.9 and later do without another.")
 
 
 if __name__ == "__main__":

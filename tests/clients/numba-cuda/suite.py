@@ -1,7 +1,7 @@
 """numba-cuda's own tests of its driver layer, unchanged, on the simulated GPU.
 
-Tests that call for a compiler cannot pass here: there is none, and what it makes would be refused. They are told from the
-others by what they fail of. All others must pass.
+Tests that call for a compiler cannot pass here: there is none, and what it makes would be refused. They are told from
+the others by what they fail of. All others must pass.
 """
 
 import unittest

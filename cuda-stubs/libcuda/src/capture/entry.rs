@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::forbidden::look_closer;
 use super::session::Session;
-use super::{Place, enter, thread};
+use super::{enter, thread};
 use crate::abi::*;
 use crate::api::{DefaultStream, In, Out, Outcome};
 use crate::graph::store::Owner;
@@ -14,12 +14,15 @@ use crate::graph::{Edge, Graph, dependencies, graph};
 use crate::lane::Order;
 use crate::stream::{Stream, resolve};
 
-fn begin(
-    stream: CUstream,
-    into: Option<(Arc<Graph>, Vec<(usize, Edge)>)>,
-    mode: CUstreamCaptureMode,
-    default: DefaultStream,
-) -> Outcome {
+/// What a capture goes into.
+struct Target {
+    graph: Arc<Graph>,
+    /// The nodes that the first thing recorded comes after.
+    after: Vec<(usize, Edge)>,
+}
+
+/// Begins a capture, into a graph of its own if there is no other.
+fn begin(stream: CUstream, target: Option<Target>, mode: CUstreamCaptureMode, default: DefaultStream) -> Outcome {
     let stream = resolve(stream, default)?;
     let mode = thread::known(mode)?;
     if stream.order == Order::Legacy {
@@ -31,13 +34,13 @@ fn begin(
     if stream.capture.place.lock().is_some() {
         return Err(CUDA_ERROR_ILLEGAL_STATE);
     }
-    let made = into.is_none();
-    let (graph, after) = into.unwrap_or_else(|| (Graph::create(Owner::Client), Vec::new()));
-    let session = Session::begin(&graph, mode)?;
-    enter(&stream, Place::new(&session, after, true)).inspect_err(|_| {
+    let own = target.is_none();
+    let target = target.unwrap_or_else(|| Target { graph: Graph::create(Owner::Client), after: Vec::new() });
+    let session = Session::begin(&target.graph, mode)?;
+    enter(&stream, &session, target.after, true).inspect_err(|_| {
         // Another thread was quicker.
         let graph = session.finish();
-        if made {
+        if own {
             graph.destroy();
         }
     })
@@ -58,7 +61,7 @@ fn begin_to_graph(
         let inner = graph.lock();
         after.iter().try_for_each(|(node, _)| inner.place(*node).map(|_| ()))?;
     }
-    begin(stream, Some((graph, after)), mode, default)
+    begin(stream, Some(Target { graph, after }), mode, default)
 }
 
 fn end(stream: CUstream, out: Out<CUgraph>, default: DefaultStream) -> Outcome {
@@ -134,10 +137,10 @@ fn info(stream: CUstream, answers: &Answers, default: DefaultStream) -> Outcome 
     }
     answers.id.maybe(place.session.id);
     answers.graph.maybe(place.session.graph().handle as CUgraph);
-    place.shown_nodes = place.after.iter().map(|(node, _)| *node as CUgraphNode).collect();
+    place.shown_nodes = place.after.iter().map(|(node, _)| *node).collect();
     place.shown_edges = place.after.iter().map(|(_, edge)| edge.to_c()).collect();
     let none = place.after.is_empty();
-    answers.nodes.maybe(if none { std::ptr::null() } else { place.shown_nodes.as_ptr() });
+    answers.nodes.maybe(if none { std::ptr::null() } else { place.shown_nodes.as_ptr().cast() });
     if let Some(edges) = edges {
         edges.maybe(if none { std::ptr::null() } else { place.shown_edges.as_ptr() });
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::session::Session;
-use super::{Place, break_capture, enter, is_capturing, record};
+use super::{break_capture, enter, is_capturing, record};
 use crate::abi::*;
 use crate::api::Outcome;
 use crate::event::{Event, EventState};
@@ -90,7 +90,7 @@ pub(crate) fn wait_event(stream: &Arc<Stream>, event: &Arc<Event>, external: boo
             captured.invalidate();
             Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         }
-        Last::Captured(captured) => enter(stream, Place::new(&captured.session, captured.after, false)),
+        Last::Captured(captured) => enter(stream, &captured.session, captured.after, false),
     }
 }
 

@@ -35,24 +35,29 @@ pub(crate) struct CaptureState {
     place: Mutex<Option<Place>>,
 }
 
-/// A stream's part in a capture.
+/// A stream's part in a capture. It ends with this; the capture itself, if it began here.
 struct Place {
     session: Arc<Session>,
     /// What the next thing recorded here comes after.
     after: Vec<(usize, Edge)>,
     /// The capture began here.
     origin: bool,
+    /// The legacy stream that must not be used meanwhile, because it would have to wait for this one.
+    legacy: Option<Arc<Stream>>,
     /// What the last question about `after` was answered with: the client holds pointers to it.
-    shown_nodes: Vec<CUgraphNode>,
+    shown_nodes: Vec<usize>,
     shown_edges: Vec<CUgraphEdgeData>,
 }
 
-// SAFETY: the pointers among the answers are handles, numbers in the shape of pointers, and nothing is read through them.
-unsafe impl Send for Place {}
-
-impl Place {
-    fn new(session: &Arc<Session>, after: Vec<(usize, Edge)>, origin: bool) -> Place {
-        Place { session: Arc::clone(session), after, origin, shown_nodes: Vec::new(), shown_edges: Vec::new() }
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(legacy) = &self.legacy {
+            legacy.capture.concerned.fetch_sub(1, Ordering::AcqRel);
+        }
+        // Its stream is gone, with a thread or because it was destroyed: nobody can end the capture any more.
+        if self.origin && !self.session.is_over() {
+            self.session.abandon();
+        }
     }
 }
 
@@ -61,38 +66,32 @@ fn session_of(stream: &Stream) -> Option<Arc<Session>> {
     stream.capture.place.lock().as_ref().map(|place| Arc::clone(&place.session))
 }
 
-/// Puts a stream into a session, unless it is in one.
-fn enter(stream: &Arc<Stream>, place: Place) -> Outcome {
-    let session = Arc::clone(&place.session);
-    {
-        let mut at = stream.capture.place.lock();
-        if at.is_some() {
-            return Err(CUDA_ERROR_ILLEGAL_STATE);
-        }
-        *at = Some(place);
-        stream.capture.concerned.store(1, Ordering::Release);
+/// Puts a stream into a session, unless it is in one. `origin`: the capture begins with this.
+fn enter(stream: &Arc<Stream>, session: &Arc<Session>, after: Vec<(usize, Edge)>, origin: bool) -> Outcome {
+    let legacy = if stream.order == Order::Blocking { Some(stream.context()?.legacy()) } else { None };
+    let mut at = stream.capture.place.lock();
+    if at.is_some() {
+        return Err(CUDA_ERROR_ILLEGAL_STATE);
     }
+    if let Some(legacy) = &legacy {
+        legacy.capture.concerned.fetch_add(1, Ordering::AcqRel);
+    }
+    let (shown_nodes, shown_edges) = (Vec::new(), Vec::new());
+    *at = Some(Place { session: Arc::clone(session), after, origin, legacy, shown_nodes, shown_edges });
+    stream.capture.concerned.store(1, Ordering::Release);
+    drop(at);
     session.joined(stream);
-    if let (Order::Blocking, Ok(context)) = (stream.order, stream.context()) {
-        context.legacy().capture.concerned.fetch_add(1, Ordering::AcqRel);
-    }
     Ok(())
 }
 
 /// Takes a stream out of a session, if it is in that one.
 fn leave(stream: &Stream, session: &Arc<Session>) {
-    {
-        let mut at = stream.capture.place.lock();
-        if !at.as_ref().is_some_and(|place| Arc::ptr_eq(&place.session, session)) {
-            return;
-        }
-        *at = None;
+    let mut at = stream.capture.place.lock();
+    if at.as_ref().is_some_and(|place| Arc::ptr_eq(&place.session, session)) {
+        let gone = at.take();
         stream.capture.concerned.store(0, Ordering::Release);
-    }
-    if let (Order::Blocking, Ok(context)) = (stream.order, stream.context()) {
-        let concerned = &context.legacy().capture.concerned;
-        // Never below 0, whatever a destroyed context left behind.
-        let _ = concerned.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
+        drop(at);
+        drop(gone); // not under the lock: where the capture began, it ends with this
     }
 }
 
@@ -156,24 +155,16 @@ pub(crate) fn break_capture(stream: &Stream) {
 
 /// A stream was destroyed. A capture that began in it ends; one that it only takes part in has lost that part.
 pub(crate) fn stream_destroyed(stream: &Stream) {
-    let (session, origin) = match &*stream.capture.place.lock() {
-        Some(place) => (Arc::clone(&place.session), place.origin),
-        None => return,
-    };
-    leave(stream, &session);
-    if origin {
-        session.abandon();
+    if let Some(session) = session_of(stream) {
+        leave(stream, &session);
     }
 }
 
 /// A context is gone, with its streams: so are the captures in them.
-pub(crate) fn forget_context(context: usize, legacy: Option<&Arc<Stream>>) {
+pub(crate) fn forget_context(context: usize) {
     for session in Session::all() {
         if session.streams().iter().any(|stream| stream.context_handle() == context) {
             session.abandon();
         }
-    }
-    if let Some(legacy) = legacy {
-        legacy.capture.concerned.store(0, Ordering::Release);
     }
 }

@@ -84,6 +84,11 @@ impl Session {
         self.state.load(Ordering::Acquire) == ACTIVE
     }
 
+    /// Whether it was ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) == OVER
+    }
+
     /// Fails once the capture is broken.
     pub(super) fn check(&self) -> Outcome {
         if self.is_active() { Ok(()) } else { Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) }

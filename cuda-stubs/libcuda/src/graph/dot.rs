@@ -67,7 +67,7 @@ fn label(node: &Node, flags: u32) -> String {
     };
     match &node.work {
         Work::Kernel(launch) if says(CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS) => {
-            add(format_args!("{}", shape(launch)))
+            add(format_args!("{}", shape(launch)));
         }
         Work::Set(set) => add(format_args!("({},{})", set.value, set.width)),
         Work::Copy(copy) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS) => {
@@ -83,7 +83,7 @@ fn label(node: &Node, flags: u32) -> String {
             add(format_args!("{} bytes at {:#x}", a.bytes, a.at()));
         }
         Work::Graph(GraphWork::Free(at)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) => {
-            add(format_args!("{at:#x}"))
+            add(format_args!("{at:#x}"));
         }
         Work::Graph(GraphWork::Conditional(c)) if says(CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS) => {
             add(format_args!("{:?} on {:#x}", c.kind, c.handle));

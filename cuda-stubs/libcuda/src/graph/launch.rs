@@ -42,7 +42,7 @@ fn launch(exec: &Exec, stream: &Arc<Stream>) -> Outcome {
     for output in &outputs {
         match output {
             Output::Kernels(run) => {
-                lane.submit_kernels(stream.queue, stream.order, piece(run, stream, by_node), run.kernels, &[]);
+                lane.submit(stream.queue, stream.order, piece(run, stream, by_node), &[]);
             }
             Output::Work(work) => work::execute(stream, work)?,
         }
@@ -63,7 +63,7 @@ fn check_device(kernel: &KernelLaunch, context: &Context) -> Outcome {
 
 fn piece(run: &Run, stream: &Stream, by_node: bool) -> Piece {
     let priority = if by_node { (-run.priority).clamp(0, 255) as u8 } else { stream.rank() };
-    Piece { kind: Kind::Kernel, duration: run.duration, width: run.width, priority }
+    Piece { kind: Kind::Kernel, duration: run.duration, width: run.width, priority, kernels: run.kernels }
 }
 
 /// The conditions as a launch finds them.

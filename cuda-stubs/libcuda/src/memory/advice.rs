@@ -60,7 +60,7 @@ fn prefetch(address: u64, len: u64, place: Location, stream: CUstream, default: 
     };
     let lane = stream.lane()?;
     let kind = if to.is_some() { Engine::CopyIn } else { Engine::CopyOut };
-    let piece = Piece { kind, priority: stream.rank(), ..Piece::kernel(nanoseconds(moved, lane.world.settings().copy_rate)) };
+    let piece = Piece { kind, priority: stream.rank(), ..Piece::filling(nanoseconds(moved, lane.world.settings().copy_rate)) };
     lane.submit(stream.queue, stream.order, piece, &[]);
     Ok(())
 }

@@ -221,9 +221,9 @@ impl Copy {
         let settings = lane.world.settings();
         let bytes = self.width * self.height * self.depth;
         let mut piece = match (source.place, target.place) {
-            (Place::Device, Place::Device) => Piece::kernel(nanoseconds(bytes, settings.device_rate)),
-            (_, Place::Device) => Piece { kind: Engine::CopyIn, ..Piece::kernel(nanoseconds(bytes, settings.copy_rate)) },
-            (Place::Device, _) => Piece { kind: Engine::CopyOut, ..Piece::kernel(nanoseconds(bytes, settings.copy_rate)) },
+            (Place::Device, Place::Device) => Piece::filling(nanoseconds(bytes, settings.device_rate)),
+            (_, Place::Device) => Piece { kind: Engine::CopyIn, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) },
+            (Place::Device, _) => Piece { kind: Engine::CopyOut, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) },
             _ => Piece::MARKER,
         };
         piece.priority = stream.rank();

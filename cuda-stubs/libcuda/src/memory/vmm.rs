@@ -323,7 +323,9 @@ fn import(out: Out<u64>, fd: i32, kind: u32) -> Outcome {
     }
     let share: ShareHandle = process.world.import_fd(fd).filter(|share| share.bytes != 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let device = process.devices.iter().find(|d| d.gpu as u64 == share.gpu).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-    let charge = Charge::imported(share, Path::Vmm, true)?;
+    // Memory of another process's making is in no importer's figure, as measured; one's own is, when it comes back.
+    let own = (share.owner, share.owner_generation) == (process.world.slot() as u64, process.world.generation());
+    let charge = Charge::imported(share, Path::Vmm, own)?;
     let form = Form {
         handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         location: (CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal as i32),
