@@ -219,7 +219,8 @@ fn a_killed_process_gives_everything_back() {
     let program = compile("memory_steps");
     // Killed with linear memory, pools, graph memory, arrays, physical memory, managed memory and local memory in hand.
     let at = ["10 x (20 MiB + 1)", "cuMemAllocAsync 100 MiB", "graph with 100 MiB launched", "array of 1500 x 700"];
-    let further = ["mapped", "exported and released, descriptor open", "touched by the GPU", "one without launched after it"];
+    let further =
+        ["mapped", "exported and released, descriptor open", "touched by the GPU", "one without launched after it"];
     for stop in at.iter().chain(&further) {
         let mut running = Stepping::start(&machine, &program, &[]);
         while running.at().expect("the step is there") != *stop {
@@ -288,7 +289,7 @@ fn memory_imported_by_a_descriptor_is_one_memory() {
     let look = || all_figures(world.get_or_init(|| machine.world()));
     assert_eq!(program.expect("exported", look), (vec![526], 526));
     assert_eq!(program.expect("the second's context", look), (vec![526, 518], 1044));
-    assert_eq!(program.expect("imported", look), (vec![526, 526], 1044), "it counts for both, and once on the device");
+    assert_eq!(program.expect("imported", look), (vec![526, 518], 1044), "what is imported is not the importer's");
     assert_eq!(program.expect("the second is gone", look), (vec![526], 526));
     assert_eq!(program.expect("released", look), (vec![518], 518));
     program.finish();

@@ -199,7 +199,11 @@ fn files_stay_short() {
 #[test]
 fn words_that_do_not_belong_are_absent() {
     let mut wrong = String::new();
-    for (path, text) in tree().into_iter().filter(|path| !NOT_OUR_WORDS.iter().any(|name| path.rsplit('/').next() == Some(name))).filter_map(text_of) {
+    for (path, text) in tree()
+        .into_iter()
+        .filter(|path| !NOT_OUR_WORDS.iter().any(|name| path.rsplit('/').next() == Some(name)))
+        .filter_map(text_of)
+    {
         for (number, line) in text.lines().enumerate() {
             for (word, instead) in FORBIDDEN.iter().filter(|(word, _)| contains_word(line, word)) {
                 let _ = writeln!(wrong, "  {path}:{}: {word:?}: {instead}", number + 1);

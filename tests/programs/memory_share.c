@@ -167,6 +167,7 @@ static void first_fd(void) {
     OK(cuMemCreate(&handle, 8 * MIB, &prop, 0));
     CUdeviceptr at = mapped(handle, 8 * MIB);
     OK(cuMemsetD32_v2(at, 77, 2 * MIB));
+    OK(cuCtxSynchronize()); /* a fill is not waited for, and another process cannot */
     OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     step("exported");
     snprintf(number, sizeof number, "%d", fcntl(fd, F_DUPFD, 100)); /* without close-on-exec */

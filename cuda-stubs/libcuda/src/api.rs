@@ -192,7 +192,6 @@ impl<T> Out<T> {
         // SAFETY: the C API's contract is that the array has the length the caller passed, which the call site checks.
         unsafe { self.0.add(index).write_unaligned(value) };
     }
-
 }
 
 /// A pointer argument that the call reads. Null is `CUDA_ERROR_INVALID_VALUE`, or `None` by `maybe`.
@@ -244,7 +243,6 @@ impl<T> In<T> {
         // SAFETY: the C API's contract is that the array has the length the caller passed with it.
         Ok((0..len).map(|i| unsafe { self.0.add(i).read_unaligned() }).collect())
     }
-
 }
 
 impl In<c_char> {

@@ -252,7 +252,8 @@ impl KernelLaunch {
         let context = stream.context()?;
         self.prepare(&context)?;
         let rank = self.priority.map_or_else(|| stream.rank(), |p| (-p).clamp(0, 255) as u8);
-        let piece = Piece { kind: Kind::Kernel, duration: self.duration_ns(), width: self.width(), priority: rank, kernels: 1 };
+        let piece =
+            Piece { kind: Kind::Kernel, duration: self.duration_ns(), width: self.width(), priority: rank, kernels: 1 };
         context.lane()?.submit(stream.queue, stream.order, piece, &[]);
         Ok(())
     }

@@ -162,7 +162,11 @@ fn table(uuid: &[u8; 16]) -> Option<*const c_void> {
         // Storage of tools per thread: asked for, never called while no tool is attached.
         [0x42, 0xd8, 0x5a, 0x81, ..] => leak([size(3), other, other]),
         // Storage per context.
-        [0xc6, 0x93, 0x33, 0x6e, ..] => leak([storage_put as *const () as usize, storage_delete as *const () as usize, storage_get as *const () as usize]),
+        [0xc6, 0x93, 0x33, 0x6e, ..] => leak([
+            storage_put as *const () as usize,
+            storage_delete as *const () as usize,
+            storage_get as *const () as usize,
+        ]),
         // What kind of context one is.
         [0x26, 0x3e, 0x88, 0x60, ..] => {
             let mut t = [other; 15];

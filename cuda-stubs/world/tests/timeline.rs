@@ -156,7 +156,8 @@ fn order_across_queues_is_kept_and_copies_run_beside_kernels() {
     let mut bench = Bench::new(&WorldSettings::h200());
     let chan = bench.channel();
     let first = bench.kernel(chan, 0, MS, WHOLE, [None; 2]);
-    let copy = NewOp { kind: Kind::CopyIn, duration: 3 * MS, width: 0, priority: 0, kernels: 0, after: [Some(first), None] };
+    let copy =
+        NewOp { kind: Kind::CopyIn, duration: 3 * MS, width: 0, priority: 0, kernels: 0, after: [Some(first), None] };
     let copy = bench.world.push_at(chan, 1, &copy, bench.now).expect("room");
     let beside = bench.kernel(chan, 0, MS, WHOLE, [None; 2]);
     let after_both = bench.kernel(chan, 2, MS, WHOLE, [Some(copy), Some(beside)]);

@@ -100,6 +100,8 @@ def host_memory():
     ok(cuda.cuMemcpyDtoHAsync(pinned, pointer, MIB, 0))
     ok(cuda.cuCtxSynchronize())
     assert np.array_equal(words, data)
+    ok(cuda.cuMemsetD8(mapped, 9, MIB))
+    assert (words == 0x09090909).all(), "a set that the host can see is waited for"
     ok(cuda.cuMemFreeHost(pinned))
     ordinary = numbers(MIB, seed=2)
     ok(cuda.cuMemHostRegister(address(ordinary), ordinary.nbytes, 0))

@@ -141,7 +141,9 @@ def main(program, libraries):
         tables = f"{given} of {len(noted['table'])}"
         name, attributes = f"{version // 1000}.{version % 1000 // 10}", calls["cuDeviceGetAttribute"]
         print(f"  {name:6} {counted:9} {found:17} {attributes:16} {tables:>15}  {' '.join(NOT_SUPPORTED)}")
-    print("  The table not given is the one by which the driver proves to be NVIDIA's; 12.9 and later do without another.")
+    print(
+        "  The table not given is the one by which the driver proves to be NVIDIA's; from 12.9 on another is optional."
+    )
 
 
 if __name__ == "__main__":

@@ -27,13 +27,17 @@ fn advise(address: u64, len: u64, advice: u32, location: impl FnOnce() -> Outcom
     let Kind::Managed(managed) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
     // The location means nothing to the first two and to taking back a preference.
     let place = match advice {
-        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_SET_ACCESSED_BY | CU_MEM_ADVISE_UNSET_ACCESSED_BY => location()?,
+        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_SET_ACCESSED_BY | CU_MEM_ADVISE_UNSET_ACCESSED_BY => {
+            location()?
+        }
         _ => Location::NONE,
     };
     let change: Box<dyn FnMut(&mut Pages)> = match advice {
         CU_MEM_ADVISE_SET_READ_MOSTLY => Box::new(|p| p.read_mostly = true),
         CU_MEM_ADVISE_UNSET_READ_MOSTLY => Box::new(|p| p.read_mostly = false),
-        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Box::new(|p| p.preferred = place),
+        CU_MEM_ADVISE_SET_PREFERRED_LOCATION | CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => {
+            Box::new(|p| p.preferred = place)
+        }
         CU_MEM_ADVISE_SET_ACCESSED_BY => Box::new(|p| {
             if !p.accessed_by.contains(&place) {
                 p.accessed_by.push(place);
@@ -60,7 +64,8 @@ fn prefetch(address: u64, len: u64, place: Location, stream: CUstream, default: 
     };
     let lane = stream.lane()?;
     let kind = if to.is_some() { Engine::CopyIn } else { Engine::CopyOut };
-    let piece = Piece { kind, priority: stream.rank(), ..Piece::filling(nanoseconds(moved, lane.world.settings().copy_rate)) };
+    let piece =
+        Piece { kind, priority: stream.rank(), ..Piece::filling(nanoseconds(moved, lane.world.settings().copy_rate)) };
     lane.submit(stream.queue, stream.order, piece, &[]);
     Ok(())
 }
@@ -88,7 +93,10 @@ fn range_attribute(attribute: u32, address: u64, len: u64, room: usize) -> Outco
         CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID => one(prefetched.id),
         CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY => {
             let by = all.first().map_or(&[][..], |p| &p.accessed_by);
-            let by = by.iter().filter(|place| all.iter().all(|p| p.accessed_by.contains(place))).map(|place| place.device_number());
+            let by = by
+                .iter()
+                .filter(|place| all.iter().all(|p| p.accessed_by.contains(place)))
+                .map(|place| place.device_number());
             Ok(by.chain(std::iter::repeat(CU_DEVICE_INVALID)).take(room).collect())
         }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
@@ -107,30 +115,44 @@ fn answer(data: Out<i32>, bytes: usize, attribute: u32, address: u64, len: usize
     Ok(())
 }
 
-/// Several ranges in one call, each with the location whose index range it falls into.
-fn batch(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, places: In<CUmemLocation>, starts: In<usize>, place_count: usize,
-    flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
+/// The ranges that a call for several is given: address and length of each.
+fn several(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: u64) -> Outcome<Vec<(u64, u64)>> {
     process()?;
-    let (pointers, sizes) = (pointers.array(count)?, sizes.array(count)?);
-    let (places, starts) = (places.array(place_count)?, starts.array(place_count)?);
-    if count == 0 || place_count == 0 || place_count > count || flags != 0 || starts.first() != Some(&0) || !starts.is_sorted() {
+    if count == 0 || flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    for (index, (address, len)) in pointers.iter().zip(&sizes).enumerate() {
-        let which = starts.partition_point(|start| *start <= index) - 1;
-        prefetch(*address, *len as u64, Location::of(places[which])?, stream, default)?;
+    Ok(pointers.array(count)?.into_iter().zip(sizes.array(count)?.into_iter().map(|size| size as u64)).collect())
+}
+
+/// The places that it is given: each with the index of the first range that it is for.
+fn places(places: In<CUmemLocation>, starts: In<usize>, count: usize) -> Outcome<Vec<(usize, Location)>> {
+    let starts = starts.array(count)?;
+    if starts.first() != Some(&0) || !starts.is_sorted() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    starts.into_iter().zip(places.array(count)?).map(|(start, place)| Ok((start, Location::of(place)?))).collect()
+}
+
+fn prefetch_all(
+    ranges: &[(u64, u64)],
+    places: &[(usize, Location)],
+    stream: CUstream,
+    default: DefaultStream,
+) -> Outcome {
+    if places.len() > ranges.len() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (index, (address, len)) in ranges.iter().enumerate() {
+        let which = places.partition_point(|(start, _)| *start <= index) - 1; // the first is for 0
+        prefetch(*address, *len, places[which].1, stream, default)?;
     }
     Ok(())
 }
 
 /// What is in managed memory need not be kept. It is all the same here: the place on the GPU stays taken.
-fn discard(pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
+fn discard_all(ranges: &[(u64, u64)], stream: CUstream, default: DefaultStream) -> Outcome {
     stream::resolve(stream, default)?;
-    let (pointers, sizes) = (pointers.array(count)?, sizes.array(count)?);
-    if count == 0 || flags != 0 {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    pointers.iter().zip(&sizes).try_for_each(|(address, len)| holding(*address, *len as u64).map(|_| ()))
+    ranges.iter().try_for_each(|(address, len)| holding(*address, *len).map(|_| ()))
 }
 
 api! {
@@ -151,17 +173,18 @@ api! {
         prefetch(pointer, bytes as u64, Location::of(place)?, stream, default)
     }
     export fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
-        places: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
-        batch(pointers, sizes, count, places, starts, place_count, flags, stream, default)
+        locations: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
+        prefetch_all(&several(pointers, sizes, count, flags)?, &places(locations, starts, place_count)?, stream, default)
     }
     export fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
         flags: u64, stream: CUstream) {
-        discard(pointers, sizes, count, flags, stream, default)
+        discard_all(&several(pointers, sizes, count, flags)?, stream, default)
     }
     export fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(default; pointers: In<CUdeviceptr>, sizes: In<usize>, count: usize,
-        places: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
-        discard(pointers, sizes, count, flags, stream, default)?;
-        batch(pointers, sizes, count, places, starts, place_count, flags, stream, default)
+        locations: In<CUmemLocation>, starts: In<usize>, place_count: usize, flags: u64, stream: CUstream) {
+        let ranges = several(pointers, sizes, count, flags)?;
+        discard_all(&ranges, stream, default)?;
+        prefetch_all(&ranges, &places(locations, starts, place_count)?, stream, default)
     }
     export fn cuMemRangeGetAttribute(data: Out<i32>, bytes: usize, attribute: CUmem_range_attribute, pointer: CUdeviceptr, len: usize) {
         process()?;

@@ -125,7 +125,7 @@ fn check_shape(form: &ArrayForm) -> Outcome {
         _ => [16_384, 16_384, 16_384],
     };
     let sizes = [form.Width, form.Height, form.Depth];
-    let odd_cube = cubemap && (form.Width != form.Height || form.Depth == 0 || form.Depth % 6 != 0);
+    let odd_cube = cubemap && (form.Width != form.Height || form.Depth == 0 || !form.Depth.is_multiple_of(6));
     let bad = form.Width == 0
         || form.Flags & !known != 0
         || (layered && form.Depth == 0)
@@ -165,7 +165,15 @@ impl Array {
         let element = element_bytes(form.Format, form.NumChannels)?;
         check_shape(&form)?;
         let storage = if is_unbacked(&form) { None } else { Some(Storage::new(&context, footprint(&form, element))?) };
-        Ok(ARRAYS.insert_with(|handle| Array { handle, context: context.handle, form, element, storage, start: 0, is_level: false }))
+        Ok(ARRAYS.insert_with(|handle| Array {
+            handle,
+            context: context.handle,
+            form,
+            element,
+            storage,
+            start: 0,
+            is_level: false,
+        }))
     }
 
     pub(crate) fn element_bytes(&self) -> u64 {
@@ -208,7 +216,15 @@ impl Mipmap {
         }
         let storage = if is_unbacked(&form) { None } else { Some(Storage::new(&context, bytes)?) };
         let made = Mutex::default();
-        Ok(MIPMAPS.insert_with(|handle| Mipmap { handle, context: context.handle, form, element, levels, storage, made }))
+        Ok(MIPMAPS.insert_with(|handle| Mipmap {
+            handle,
+            context: context.handle,
+            form,
+            element,
+            levels,
+            storage,
+            made,
+        }))
     }
 
     fn level(&self, level: u32) -> Outcome<Arc<Array>> {
@@ -272,7 +288,11 @@ fn requirements(form: &ArrayForm, bytes: u64) -> Outcome<CUDA_ARRAY_MEMORY_REQUI
     if form.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size: bytes.next_multiple_of(PAGE) as usize, alignment: PAGE as usize, ..Default::default() })
+    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: bytes.next_multiple_of(PAGE) as usize,
+        alignment: PAGE as usize,
+        ..Default::default()
+    })
 }
 
 fn flat(width: usize, height: usize, format: CUarray_format, channels: u32) -> ArrayForm {
@@ -355,7 +375,8 @@ mod tests {
 
     #[test]
     fn the_measured_shapes_take_what_was_measured() {
-        let float4 = ArrayForm { Width: 1024, Height: 1024, Depth: 0, Format: CU_AD_FORMAT_FLOAT, NumChannels: 4, Flags: 0 };
+        let float4 =
+            ArrayForm { Width: 1024, Height: 1024, Depth: 0, Format: CU_AD_FORMAT_FLOAT, NumChannels: 4, Flags: 0 };
         let element = element_bytes(CU_AD_FORMAT_FLOAT, 4).expect("a format");
         let mipmap: u64 = (0..11).map(|level| footprint(&level_form(&float4, level), element)).sum();
         assert_eq!(mipmap.next_multiple_of(GRANULE) >> 20, 22);

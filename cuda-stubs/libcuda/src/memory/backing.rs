@@ -84,7 +84,8 @@ impl Backing {
             let end = view.address + (offset + len) as usize;
             // A full file system would show as SIGBUS at the first write; ask for the pages now, where it is an error.
             // SAFETY: a part of the mapping that the guard keeps; populating does not change what is in it.
-            let failed = unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_POPULATE_WRITE) } != 0;
+            let failed =
+                unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_POPULATE_WRITE) } != 0;
             let unknown = std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL); // before Linux 5.14
             if failed && !unknown {
                 return Err(no_room("the world's directory is full"));
@@ -188,7 +189,9 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         match *self.at.get_mut() {
-            At::Private { view } | At::File { view, .. } | At::Client { address: view, ours: true } if view != 0 => unmap(view, self.len),
+            At::Private { view } | At::File { view, .. } | At::Client { address: view, ours: true } if view != 0 => {
+                unmap(view, self.len);
+            }
             _ => {}
         }
     }
@@ -248,7 +251,14 @@ fn map_file(piece: Piece, len: usize, over: usize) -> Outcome<usize> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if over == 0 { 0 } else { libc::MAP_FIXED };
     // SAFETY: a new mapping, or one that takes the place of a mapping of ours that the caller has for itself.
     let got = unsafe {
-        libc::mmap(over as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), piece.offset as i64)
+        libc::mmap(
+            over as *mut libc::c_void,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            file.as_raw_fd(),
+            piece.offset as i64,
+        )
     };
     if got == libc::MAP_FAILED { Err(no_room("the heap file cannot be mapped")) } else { Ok(got as usize) }
 }

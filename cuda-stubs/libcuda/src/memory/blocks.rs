@@ -33,7 +33,13 @@ pub(crate) struct Block {
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
 impl Block {
-    pub(crate) fn new(base: u64, len: u64, backing: Arc<Backing>, charge: Option<Charge>, addresses: Option<Reservation>) -> Block {
+    pub(crate) fn new(
+        base: u64,
+        len: u64,
+        backing: Arc<Backing>,
+        charge: Option<Charge>,
+        addresses: Option<Reservation>,
+    ) -> Block {
         Block { base, len, id: NEXT_BLOCK.fetch_add(1, Ordering::Relaxed), backing, charge, _addresses: addresses }
     }
 
@@ -136,7 +142,11 @@ fn rounded(bytes: u64) -> u64 {
 
 impl Heap {
     /// A place for so many bytes, and the block it is in. `make` gets a new block of a length when there is no room.
-    pub(crate) fn allocate(&mut self, bytes: u64, make: impl FnOnce(u64) -> Outcome<Block>) -> Outcome<(u64, Arc<Block>)> {
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: u64,
+        make: impl FnOnce(u64) -> Outcome<Block>,
+    ) -> Outcome<(u64, Arc<Block>)> {
         if bytes > ABSURD {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }

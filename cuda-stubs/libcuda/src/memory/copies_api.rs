@@ -90,7 +90,13 @@ fn between_arrays(to: CUarray, to_offset: u64, from: CUarray, from_offset: u64, 
     Ok(Copy::shaped(target, source, shape))
 }
 
-fn between_peers(to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize) -> Outcome<Copy> {
+fn between_peers(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    bytes: usize,
+) -> Outcome<Copy> {
     process()?;
     context(to_context)?;
     context(from_context)?;
@@ -98,7 +104,15 @@ fn between_peers(to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from
 }
 
 /// Several copies in one call. `failed`: where the older form says which one could not be.
-fn batch(to: In<CUdeviceptr>, from: In<CUdeviceptr>, sizes: In<usize>, count: usize, failed: Out<usize>, stream: CUstream, default: DefaultStream) -> Outcome {
+fn batch(
+    to: In<CUdeviceptr>,
+    from: In<CUdeviceptr>,
+    sizes: In<usize>,
+    count: usize,
+    failed: Out<usize>,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Outcome {
     let stream = stream::resolve(stream, default)?;
     failed.maybe(usize::MAX);
     let (to, from, sizes) = (to.array(count)?, from.array(count)?, sizes.array(count)?);

@@ -222,8 +222,12 @@ impl Copy {
         let bytes = self.width * self.height * self.depth;
         let mut piece = match (source.place, target.place) {
             (Place::Device, Place::Device) => Piece::filling(nanoseconds(bytes, settings.device_rate)),
-            (_, Place::Device) => Piece { kind: Engine::CopyIn, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) },
-            (Place::Device, _) => Piece { kind: Engine::CopyOut, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) },
+            (_, Place::Device) => {
+                Piece { kind: Engine::CopyIn, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) }
+            }
+            (Place::Device, _) => {
+                Piece { kind: Engine::CopyOut, ..Piece::filling(nanoseconds(bytes, settings.copy_rate)) }
+            }
             _ => Piece::MARKER,
         };
         piece.priority = stream.rank();
@@ -261,7 +265,9 @@ impl Copy {
         if end.pitch != 0 && end.x.checked_add(self.width).is_none_or(|needed| needed > end.pitch) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if address == 0 || [end.x, end.y, end.z, end.pitch, end.rows, shape[0], shape[1], shape[2]].iter().any(|n| *n > SANE) {
+        if address == 0
+            || [end.x, end.y, end.z, end.pitch, end.rows, shape[0], shape[1], shape[2]].iter().any(|n| *n > SANE)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (first, len) = extent(end, shape);

@@ -40,7 +40,7 @@ fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let share = region.block.share()?;
-    let place = region.len | (region.base - region.block.base) / STEP << LENGTH_BITS;
+    let place = region.len | ((region.base - region.block.base) / STEP) << LENGTH_BITS;
     let mut handle = CUipcMemHandle::default();
     for (to, from) in handle.reserved.iter_mut().zip(to_bytes(&share).into_iter().chain(place.to_le_bytes())) {
         *to = from as _;
@@ -140,7 +140,8 @@ fn open_event(out: Out<CUevent>, handle: &CUipcEventHandle) -> Outcome {
     let context = current()?;
     out.required()?;
     let bytes = bytes_of(&handle.reserved);
-    let mut words = bytes.chunks_exact(8).map(|eight| eight.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)));
+    let mut words =
+        bytes.chunks_exact(8).map(|eight| eight.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)));
     let (magic, slot, id) = (words.next(), words.next().unwrap_or(0), words.next().unwrap_or(0));
     let world = process()?.world;
     if magic != Some(EVENT_MAGIC) || world.ipc_event(slot, id).is_none() {
@@ -150,7 +151,13 @@ fn open_event(out: Out<CUevent>, handle: &CUipcEventHandle) -> Outcome {
         return Err(CUDA_ERROR_INVALID_CONTEXT); // one's own
     }
     let flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    let event = EVENTS.insert_with(|handle| Event { handle, context: context.handle, flags, state: Mutex::default(), ipc: Some((slot, id)) });
+    let event = EVENTS.insert_with(|handle| Event {
+        handle,
+        context: context.handle,
+        flags,
+        state: Mutex::default(),
+        ipc: Some((slot, id)),
+    });
     out.set(event.handle as CUevent)
 }
 

@@ -84,7 +84,9 @@ impl Location {
 
     /// The GPU of the world, for a device.
     pub(crate) fn gpu(self) -> Option<usize> {
-        (self.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| process().ok()?.device(self.id).ok().map(|d| d.gpu)).flatten()
+        (self.kind == CU_MEM_LOCATION_TYPE_DEVICE)
+            .then(|| process().ok()?.device(self.id).ok().map(|d| d.gpu))
+            .flatten()
     }
 }
 

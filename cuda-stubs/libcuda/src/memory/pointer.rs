@@ -22,14 +22,22 @@ fn answer(region: &Region, attribute: u32, address: u64, data: *mut c_void) -> O
     let device_only = !managed && !region.on_host();
     match attribute {
         // Pools and physical memory belong to a device, not to a context.
-        CU_POINTER_ATTRIBUTE_CONTEXT if matches!(region.kind, Kind::Pool(_) | Kind::Graph(_) | Kind::Mapped(_)) => word(0),
+        CU_POINTER_ATTRIBUTE_CONTEXT if matches!(region.kind, Kind::Pool(_) | Kind::Graph(_) | Kind::Mapped(_)) => {
+            word(0)
+        }
         CU_POINTER_ATTRIBUTE_CONTEXT => word(region.context as u64),
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => int(if region.on_host() { CU_MEMORYTYPE_HOST } else { CU_MEMORYTYPE_DEVICE }),
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
+            int(if region.on_host() { CU_MEMORYTYPE_HOST } else { CU_MEMORYTYPE_DEVICE })
+        }
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER if device_only => Err(CUDA_ERROR_INVALID_VALUE),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => word(address),
         CU_POINTER_ATTRIBUTE_P2P_TOKENS if region.on_host() => Err(CUDA_ERROR_INVALID_VALUE),
-        CU_POINTER_ATTRIBUTE_P2P_TOKENS => Out::from_ptr(data.cast::<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS>()).set(Default::default()),
+        CU_POINTER_ATTRIBUTE_P2P_TOKENS => {
+            // Memory that another device may use from now on: the driver makes copies of it synchronous.
+            region.sync_memops.store(true, Ordering::Relaxed);
+            Out::from_ptr(data.cast::<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS>()).set(Default::default())
+        }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => int(u32::from(region.sync_memops.load(Ordering::Relaxed))),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => word(region.id),
         CU_POINTER_ATTRIBUTE_IS_MANAGED => truth(managed),

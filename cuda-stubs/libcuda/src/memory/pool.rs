@@ -107,7 +107,12 @@ impl Pool {
     }
 
     /// A pool of this process's making, or (with `imported`) a window into another's.
-    pub(crate) fn register(device: &'static Device, form: &PoolForm, block: Block, imported: Option<ShareHandle>) -> Arc<Pool> {
+    pub(crate) fn register(
+        device: &'static Device,
+        form: &PoolForm,
+        block: Block,
+        imported: Option<ShareHandle>,
+    ) -> Arc<Pool> {
         let len = block.len;
         POOLS.insert_with(|handle| Pool {
             handle,
@@ -332,10 +337,10 @@ pub(crate) fn synchronized() {
     if !UNSETTLED.swap(false, Ordering::AcqRel) {
         return;
     }
-    let clean = POOLS.all().iter().fold(true, |clean, pool| pool.settle() && clean);
+    let waiting = POOLS.all().iter().filter(|pool| !pool.settle()).count(); // every one of them is settled
     let mut destroyed = DESTROYED.lock();
     destroyed.retain(|pool| !pool.settle() || pool.state.lock().used != 0);
-    if !clean || !destroyed.is_empty() {
+    if waiting != 0 || !destroyed.is_empty() {
         UNSETTLED.store(true, Ordering::Release);
     }
 }

@@ -30,7 +30,13 @@ fn get(handle: CUmemoryPool) -> Outcome<Arc<Pool>> {
 }
 
 /// Allocates in a stream: from a pool, or as a node of the graph that the stream is capturing.
-fn allocate(out: Out<CUdeviceptr>, bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream, default: DefaultStream) -> Outcome {
+fn allocate(
+    out: Out<CUdeviceptr>,
+    bytes: usize,
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Outcome {
     let stream = stream::resolve(stream, default)?;
     out.required()?;
     let pool = match pool {
@@ -97,7 +103,8 @@ fn create(out: Out<CUmemoryPool>, props: &CUmemPoolProps) -> Outcome {
         return Err(unmodelled!("a pool that is exported otherwise than as a file descriptor"));
     }
     let device = process.device(props.location.id).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    let form = PoolForm { handle_types: props.handleTypes, max_size: props.maxSize, usage: props.usage, is_default: false };
+    let form =
+        PoolForm { handle_types: props.handleTypes, max_size: props.maxSize, usage: props.usage, is_default: false };
     out.set(Pool::create(device, &form)?.handle as CUmemoryPool)
 }
 
@@ -148,8 +155,14 @@ fn set_access(pool: CUmemoryPool, descriptions: In<CUmemAccessDesc>, count: usiz
     let all = descriptions.array(count)?;
     for one in &all {
         let own = one.location.id == pool.device.ordinal as i32;
-        let known = matches!(one.flags, CU_MEM_ACCESS_FLAGS_PROT_NONE | CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-        if one.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !known || (own && one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        let known = matches!(
+            one.flags,
+            CU_MEM_ACCESS_FLAGS_PROT_NONE | CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        );
+        if one.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
+            || !known
+            || (own && one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         process()?.device(one.location.id)?;
@@ -204,8 +217,10 @@ fn import(out: Out<CUmemoryPool>, fd: i32) -> Outcome {
     let held = Charge::imported(share, Path::Pool, false)?;
     let len = (2 * device.settings.cuda_total()).next_multiple_of(CHUNK);
     let addresses = Reservation::aligned(len, CHUNK)?;
-    let block = Block::new(addresses.base(), len, Arc::new(Backing::imported(&share, len)), Some(held), Some(addresses));
-    let form = PoolForm { handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0, usage: 0, is_default: false };
+    let block =
+        Block::new(addresses.base(), len, Arc::new(Backing::imported(&share, len)), Some(held), Some(addresses));
+    let form =
+        PoolForm { handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0, usage: 0, is_default: false };
     out.set(Pool::register(device, &form, block, Some(share)).handle as CUmemoryPool)
 }
 

@@ -123,7 +123,8 @@ impl<A> PoolSpace<A> {
         if self.waiting == 0 {
             return;
         }
-        let over: Vec<u64> = self.holes.iter().filter(|(_, h)| h.after.as_ref().is_some_and(&done)).map(|(at, _)| *at).collect();
+        let over: Vec<u64> =
+            self.holes.iter().filter(|(_, h)| h.after.as_ref().is_some_and(&done)).map(|(at, _)| *at).collect();
         for at in over {
             if let Some(hole) = self.holes.get_mut(&at) {
                 hole.after = None;
@@ -164,7 +165,12 @@ impl<A> PoolSpace<A> {
                 break;
             }
             let start = chunk as u64 * CHUNK;
-            let free = || self.holes.range(..=start).next_back().is_some_and(|(at, h)| h.after.is_none() && at + h.len >= start + CHUNK);
+            let free = || {
+                self.holes
+                    .range(..=start)
+                    .next_back()
+                    .is_some_and(|(at, h)| h.after.is_none() && at + h.len >= start + CHUNK)
+            };
             if self.backed[chunk] && free() {
                 self.backed[chunk] = false;
                 left -= CHUNK;

@@ -16,7 +16,15 @@ fn row(to: u64, value: u32, element: u32, count: u64, stream: Option<CUstream>, 
 
 /// Fills rows of elements. `stream`: none in the synchronous forms, which wait where the host could look; a fill of device
 /// memory is the device's own business.
-fn rows(to: u64, pitch: u64, value: u32, element: u32, shape: [u64; 2], stream: Option<CUstream>, default: DefaultStream) -> Outcome {
+fn rows(
+    to: u64,
+    pitch: u64,
+    value: u32,
+    element: u32,
+    shape: [u64; 2],
+    stream: Option<CUstream>,
+    default: DefaultStream,
+) -> Outcome {
     process()?;
     let synchronous = stream.is_none();
     let stream = stream::resolve(stream.unwrap_or(std::ptr::null_mut()), default)?;
@@ -26,7 +34,8 @@ fn rows(to: u64, pitch: u64, value: u32, element: u32, shape: [u64; 2], stream: 
         return Ok(());
     }
     work::enqueue(&stream, Work::Set(set))?;
-    let seen_by_host = || space::find(to).is_some_and(|region| region.on_host() || matches!(region.kind, Kind::Managed(_)));
+    let seen_by_host =
+        || space::find(to).is_some_and(|region| region.on_host() || matches!(region.kind, Kind::Managed(_)));
     if synchronous && !capturing && seen_by_host() { copies_api::wait(&stream) } else { Ok(()) }
 }
 

@@ -40,8 +40,10 @@ fn from_peer(form: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
             context(handle)?;
         }
     }
-    Ok(widened!(form; srcXInBytes, srcY, srcZ, srcLOD, srcMemoryType, srcHost, srcDevice, srcArray, srcPitch, srcHeight,
-        dstXInBytes, dstY, dstZ, dstLOD, dstMemoryType, dstHost, dstDevice, dstArray, dstPitch, dstHeight, WidthInBytes, Height, Depth))
+    Ok(
+        widened!(form; srcXInBytes, srcY, srcZ, srcLOD, srcMemoryType, srcHost, srcDevice, srcArray, srcPitch, srcHeight,
+        dstXInBytes, dstY, dstZ, dstLOD, dstMemoryType, dstHost, dstDevice, dstArray, dstPitch, dstHeight, WidthInBytes, Height, Depth),
+    )
 }
 
 fn copy_of(form: &CUDA_MEMCPY3D) -> Outcome<Copy> {
@@ -79,7 +81,14 @@ fn element(op: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome<u64> {
     Ok(1)
 }
 
-fn batch(count: usize, ops: In<CUDA_MEMCPY3D_BATCH_OP>, failed: Out<usize>, flags: u64, stream: CUstream, default: DefaultStream) -> Outcome {
+fn batch(
+    count: usize,
+    ops: In<CUDA_MEMCPY3D_BATCH_OP>,
+    failed: Out<usize>,
+    flags: u64,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Outcome {
     let stream = stream::resolve(stream, default)?;
     failed.maybe(usize::MAX);
     if count == 0 || flags != 0 {

@@ -20,7 +20,9 @@ use crate::device::Device;
 /// What an allocation is, and with it who takes it back.
 pub(crate) enum Kind {
     /// cuMemAlloc and its like; `low`: by a 32-bit entry point.
-    Linear { low: bool },
+    Linear {
+        low: bool,
+    },
     /// A module's variables.
     Module,
     /// From a pool.
@@ -30,12 +32,18 @@ pub(crate) enum Kind {
     /// Physical memory mapped by cuMemMap.
     Mapped(Mapping),
     /// Another process's; `from_pool`: by cuMemPoolImportPointer, else by cuIpcOpenMemHandle.
-    Imported { from_pool: bool },
+    Imported {
+        from_pool: bool,
+    },
     Managed(ManagedRegion),
     /// Pinned host memory.
-    Host { flags: u32 },
+    Host {
+        flags: u32,
+    },
     /// The client's memory, registered.
-    Registered { flags: u32 },
+    Registered {
+        flags: u32,
+    },
 }
 
 /// An allocation.
@@ -59,8 +67,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Region {
     pub(crate) fn new(base: u64, len: u64, kind: Kind, block: Arc<Block>, context: &Context) -> Region {
-        // As the driver has it: memory that several contexts or processes can see is synchronous.
-        let synchronous = matches!(kind, Kind::Managed(_) | Kind::Pool(_) | Kind::Graph(_) | Kind::Mapped(_));
+        let synchronous = matches!(kind, Kind::Managed(_)); // as the driver has it
         Region {
             base,
             len,

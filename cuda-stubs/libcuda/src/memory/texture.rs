@@ -67,7 +67,10 @@ fn check_resource(form: &CUDA_RESOURCE_DESC) -> Outcome {
                 let of = form.res.pitch2D;
                 let row = array::element_bytes(of.format, of.numChannels)?.checked_mul(of.width as u64);
                 let pitch = of.pitchInBytes as u64;
-                if row.is_none_or(|row| row == 0 || row > pitch) || !pitch.is_multiple_of(PITCH_ALIGNMENT) || of.height == 0 {
+                if row.is_none_or(|row| row == 0 || row > pitch)
+                    || !pitch.is_multiple_of(PITCH_ALIGNMENT)
+                    || of.height == 0
+                {
                     return Err(CUDA_ERROR_INVALID_VALUE);
                 }
                 let before = pitch.checked_mul(of.height as u64 - 1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -86,7 +89,12 @@ fn check_texture(form: &CUDA_TEXTURE_DESC) -> Outcome {
     if bad { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-fn create(out: Out<CUtexObject>, resource: In<CUDA_RESOURCE_DESC>, texture: In<CUDA_TEXTURE_DESC>, view: In<CUDA_RESOURCE_VIEW_DESC>) -> Outcome {
+fn create(
+    out: Out<CUtexObject>,
+    resource: In<CUDA_RESOURCE_DESC>,
+    texture: In<CUDA_TEXTURE_DESC>,
+    view: In<CUDA_RESOURCE_VIEW_DESC>,
+) -> Outcome {
     let context = current()?;
     out.required()?;
     let (resource, texture, view) = (resource.get()?, texture.get()?, view.maybe());

@@ -15,11 +15,25 @@ use crate::work::{self, Work};
 /// One operation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueOp {
-    Wait { address: u64, value: u64, wide: bool, flags: u32 },
-    Write { address: u64, value: u64, wide: bool, flags: u32 },
+    Wait {
+        address: u64,
+        value: u64,
+        wide: bool,
+        flags: u32,
+    },
+    Write {
+        address: u64,
+        value: u64,
+        wide: bool,
+        flags: u32,
+    },
     /// Orders what others see; everything here is in order anyway.
-    Barrier { flags: u32 },
-    Flush { flags: u32 },
+    Barrier {
+        flags: u32,
+    },
+    Flush {
+        flags: u32,
+    },
 }
 
 const CONDITION: u32 = 3;
@@ -57,18 +71,22 @@ impl ValueOp {
         let mut params = CUstreamBatchMemOpParams::default();
         match self {
             ValueOp::Wait { address, value, wide, flags } => {
-                let mut of = CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st::default();
-                of.operation = if wide { CU_STREAM_MEM_OP_WAIT_VALUE_64 } else { CU_STREAM_MEM_OP_WAIT_VALUE_32 };
-                (of.address, of.flags) = (address, flags);
-                of.__bindgen_anon_1.value64 = value;
-                params.waitValue = of;
+                params.waitValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
+                    operation: if wide { CU_STREAM_MEM_OP_WAIT_VALUE_64 } else { CU_STREAM_MEM_OP_WAIT_VALUE_32 },
+                    address,
+                    flags,
+                    ..Default::default()
+                };
+                params.waitValue.__bindgen_anon_1.value64 = value;
             }
             ValueOp::Write { address, value, wide, flags } => {
-                let mut of = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st::default();
-                of.operation = if wide { CU_STREAM_MEM_OP_WRITE_VALUE_64 } else { CU_STREAM_MEM_OP_WRITE_VALUE_32 };
-                (of.address, of.flags) = (address, flags);
-                of.__bindgen_anon_1.value64 = value;
-                params.writeValue = of;
+                params.writeValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+                    operation: if wide { CU_STREAM_MEM_OP_WRITE_VALUE_64 } else { CU_STREAM_MEM_OP_WRITE_VALUE_32 },
+                    address,
+                    flags,
+                    ..Default::default()
+                };
+                params.writeValue.__bindgen_anon_1.value64 = value;
             }
             ValueOp::Barrier { flags } => {
                 params.memoryBarrier = CUstreamBatchMemOpParams_union_CUstreamMemOpMemoryBarrierParams_st {
@@ -88,8 +106,12 @@ impl ValueOp {
 
     fn check(&self) -> Outcome {
         let (known, place) = match *self {
-            ValueOp::Wait { address, wide, flags, .. } => (CONDITION | CU_STREAM_WAIT_VALUE_FLUSH, Some((address, wide, flags))),
-            ValueOp::Write { address, wide, flags, .. } => (CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER, Some((address, wide, flags))),
+            ValueOp::Wait { address, wide, flags, .. } => {
+                (CONDITION | CU_STREAM_WAIT_VALUE_FLUSH, Some((address, wide, flags)))
+            }
+            ValueOp::Write { address, wide, flags, .. } => {
+                (CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER, Some((address, wide, flags)))
+            }
             ValueOp::Barrier { .. } | ValueOp::Flush { .. } => (0, None),
         };
         let Some((address, wide, flags)) = place else { return Ok(()) };
@@ -178,7 +200,13 @@ fn one(op: ValueOp, stream: CUstream, default: DefaultStream) -> Outcome {
     work::enqueue(&stream, Work::Values(vec![op]))
 }
 
-fn batch(stream: CUstream, count: u32, params: In<CUstreamBatchMemOpParams>, flags: u32, default: DefaultStream) -> Outcome {
+fn batch(
+    stream: CUstream,
+    count: u32,
+    params: In<CUstreamBatchMemOpParams>,
+    flags: u32,
+    default: DefaultStream,
+) -> Outcome {
     let stream = stream::resolve(stream, default)?;
     if count > 256 || flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -231,9 +259,15 @@ mod tests {
         assert!(compare(5, 5, false, geq) && compare(6, 5, false, geq) && !compare(4, 5, false, geq));
         assert!(compare(2, u64::from(u32::MAX), false, geq), "wrapped round");
         assert!(!compare(2, u64::from(u32::MAX), true, geq), "in 64 bits it has not");
-        assert!(compare(1 << 33 | 7, 7, false, CU_STREAM_WAIT_VALUE_EQ) && !compare(1 << 33 | 7, 7, true, CU_STREAM_WAIT_VALUE_EQ));
+        assert!(
+            compare(1 << 33 | 7, 7, false, CU_STREAM_WAIT_VALUE_EQ)
+                && !compare(1 << 33 | 7, 7, true, CU_STREAM_WAIT_VALUE_EQ)
+        );
         assert!(compare(6, 2, true, CU_STREAM_WAIT_VALUE_AND) && !compare(6, 1, true, CU_STREAM_WAIT_VALUE_AND));
-        assert!(compare(0, 1, false, CU_STREAM_WAIT_VALUE_NOR) && !compare(u64::from(u32::MAX), 0, false, CU_STREAM_WAIT_VALUE_NOR));
+        assert!(
+            compare(0, 1, false, CU_STREAM_WAIT_VALUE_NOR)
+                && !compare(u64::from(u32::MAX), 0, false, CU_STREAM_WAIT_VALUE_NOR)
+        );
     }
 
     #[test]

@@ -265,7 +265,10 @@ fn set_access(base: u64, size: usize, descriptions: In<CUmemAccessDesc>, count: 
     let found = mappings(base, size)?;
     let all = descriptions.array(count)?;
     for one in &all {
-        let flags = matches!(one.flags, CU_MEM_ACCESS_FLAGS_PROT_NONE | CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        let flags = matches!(
+            one.flags,
+            CU_MEM_ACCESS_FLAGS_PROT_NONE | CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        );
         match one.location.type_ {
             CU_MEM_LOCATION_TYPE_DEVICE => drop(process()?.device(one.location.id)?),
             CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {}
@@ -321,7 +324,8 @@ fn import(out: Out<u64>, fd: i32, kind: u32) -> Outcome {
             _ => CUDA_ERROR_INVALID_VALUE,
         });
     }
-    let share: ShareHandle = process.world.import_fd(fd).filter(|share| share.bytes != 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let share: ShareHandle =
+        process.world.import_fd(fd).filter(|share| share.bytes != 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let device = process.devices.iter().find(|d| d.gpu as u64 == share.gpu).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
     // Memory of another process's making is in no importer's figure, as measured; one's own is, when it comes back.
     let own = (share.owner, share.owner_generation) == (process.world.slot() as u64, process.world.generation());

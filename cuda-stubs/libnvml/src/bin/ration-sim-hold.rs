@@ -44,7 +44,14 @@ fn run(args: &[String]) -> Result<(), String> {
     let gone = std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     });
-    let work = NewOp { kind: Kind::Kernel, duration: BEAT * load / 1000, width: WHOLE, priority: 0, kernels: 1, after: [None; 2] };
+    let work = NewOp {
+        kind: Kind::Kernel,
+        duration: BEAT * load / 1000,
+        width: WHOLE,
+        priority: 0,
+        kernels: 1,
+        after: [None; 2],
+    };
     let mut beat = world.now();
     while !gone.is_finished() {
         if load != 0
