@@ -71,6 +71,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         unmap(self.base, self.len);
+        // The next one can have the same place, so that a program that allocates and frees for ever stays where it is.
+        let _ = NEWEST.compare_exchange(self.base, self.base + self.len, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sim_world::Path;
-use sim_world::accounts::OutOfMemory;
 use sim_world::shared::ShareHandle;
 
 use super::backing::Backing;
-use super::managed;
+use super::{graphpool, managed, pool};
 use crate::abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use crate::api::Outcome;
 use crate::process::process;
@@ -95,11 +94,21 @@ impl Drop for Charge {
     }
 }
 
-/// Takes bytes that the caller gives back itself. Managed memory of this process makes room where there is none.
+/// Takes bytes that the caller gives back itself. Where there is no room, what this process keeps for later makes some: pools
+/// and graph memory give up all that lies unused, managed memory as much as is needed. So does the real driver.
 pub(crate) fn charge(gpu: usize, path: Path, bytes: u64) -> Outcome {
     let world = process()?.world;
-    let again = |_| if managed::make_room(gpu) { world.charge(gpu, path, bytes) } else { Err(OutOfMemory) };
-    world.charge(gpu, path, bytes).or_else(again).map_err(|OutOfMemory| CUDA_ERROR_OUT_OF_MEMORY)
+    let take = || world.charge(gpu, path, bytes).is_ok();
+    if take() {
+        return Ok(());
+    }
+    pool::make_room(gpu);
+    graphpool::make_room(gpu);
+    if take() {
+        return Ok(());
+    }
+    managed::make_room(gpu, bytes.saturating_sub(world.free_bytes(gpu)));
+    if take() { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
 }
 
 /// Gives bytes back.

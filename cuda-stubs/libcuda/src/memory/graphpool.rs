@@ -15,7 +15,7 @@ use super::address::{GRANULE, Reservation};
 use super::backing::Backing;
 use super::blocks::{ABSURD, Block, STEP};
 use super::charge::{charge, refund};
-use super::pool::CHUNK;
+use super::pool::{A_MOMENT, CHUNK};
 use super::space::{self, Kind, Region};
 use crate::abi::*;
 use crate::api::{Out, Outcome};
@@ -44,6 +44,15 @@ struct Account {
     used_high: u64,
     reserved: u64,
     reserved_high: u64,
+}
+
+impl Account {
+    /// Gives back what no live allocation needs.
+    fn trim(&mut self, gpu: usize) {
+        let needed = self.used.next_multiple_of(CHUNK);
+        refund(gpu, Path::Graph, self.reserved - needed);
+        self.reserved = needed;
+    }
 }
 
 static ACCOUNTS: Mutex<BTreeMap<usize, Account>> = Mutex::new(BTreeMap::new());
@@ -121,9 +130,16 @@ pub(crate) fn release_address(address: u64) {
 /// Gives a GPU's unused graph memory back.
 fn trim(gpu: usize) {
     if let Some(account) = ACCOUNTS.lock().get_mut(&gpu) {
-        let needed = account.used.next_multiple_of(CHUNK);
-        refund(gpu, Path::Graph, account.reserved - needed);
-        account.reserved = needed;
+        account.trim(gpu);
+    }
+}
+
+/// Gives up a GPU's unused graph memory, for allocations that find no room; unless it is a graph's own that asks.
+pub(crate) fn make_room(gpu: usize) {
+    if let Some(mut accounts) = ACCOUNTS.try_lock_for(A_MOMENT)
+        && let Some(account) = accounts.get_mut(&gpu)
+    {
+        account.trim(gpu);
     }
 }
 

@@ -146,15 +146,21 @@ impl Residence {
         }
     }
 
-    /// Moves everything off a GPU.
-    fn evict(&mut self, gpu: usize) -> u64 {
+    /// Gives up to so much of a GPU back: what is left of batches first, then pages, which move to the host.
+    fn evict(&mut self, gpu: usize, bytes: u64) {
+        let Some(account) = self.accounts.get_mut(&gpu) else { return };
+        let bytes = bytes.next_multiple_of(GRANULE).min(account.held);
+        refund(gpu, Path::Managed, bytes);
+        account.held -= bytes;
+        let mut moving = account.used.saturating_sub(account.held) / GRANULE;
+        account.used = account.used.min(account.held);
         self.places.retain(|_, gpus| {
-            *gpus &= !(1 << gpu);
+            if moving != 0 && *gpus & 1 << gpu != 0 {
+                *gpus &= !(1 << gpu);
+                moving -= 1;
+            }
             *gpus != 0
         });
-        let account = self.accounts.remove(&gpu).unwrap_or_default();
-        refund(gpu, Path::Managed, account.held);
-        account.held
     }
 }
 
@@ -170,9 +176,9 @@ fn take(gpu: usize, bytes: u64) -> u64 {
     0
 }
 
-/// Makes room on a GPU for an allocation that found none: managed memory moves to the host. False if there was none there.
-pub(crate) fn make_room(gpu: usize) -> bool {
-    RESIDENCE.lock().evict(gpu) != 0
+/// Makes so much room on a GPU for an allocation that found none, as far as managed memory has it.
+pub(crate) fn make_room(gpu: usize, bytes: u64) {
+    RESIDENCE.lock().evict(gpu, bytes);
 }
 
 fn allocate(context: &Context, bytes: u64) -> Outcome<u64> {
@@ -201,7 +207,7 @@ pub(crate) fn forget_context(context: &Context) {
     HEAPS.forget(context.handle);
     let gpu = context.device.gpu;
     if !CONTEXTS.all().iter().any(|c| c.handle != context.handle && c.device.gpu == gpu && c.is_active()) {
-        residence.evict(gpu);
+        residence.evict(gpu, u64::MAX >> 1);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sim_world::Path;
@@ -26,6 +27,9 @@ pub(crate) use super::poolspace::CHUNK;
 
 /// Where the next pool begins, if that is free; the first where the real driver's does.
 static NEXT_BASE: AtomicU64 = AtomicU64::new(0x3_0200_0000);
+
+/// How long somebody who looks for room waits for another thread that uses a pool.
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Every pool of this process.
 pub(crate) static POOLS: Registry<Pool> = Registry::new(Tag::Pool);
@@ -68,11 +72,13 @@ pub(crate) struct State {
     pub export: Option<Charge>,
 }
 
-/// The work behind which a range is free.
+/// The work behind which a range is free. It goes for others, and its memory goes back, only when somebody has synchronised
+/// after that; whoever allocates in the same stream may have it at once.
 #[derive(Clone)]
 struct Order {
     stream: u64,
-    mark: Arc<Mark>,
+    /// None if the stream had nothing to do.
+    mark: Option<Arc<Mark>>,
 }
 
 /// A pool allocation's state, in its region.
@@ -103,6 +109,9 @@ impl Pool {
             backing.publish()?;
         }
         let block = Block::new(addresses.base(), len, Arc::new(backing), None, Some(addresses));
+        if form.handle_types != 0 {
+            block.backing.publish()?; // now, while there are no bytes to move
+        }
         Ok(Pool::register(device, form, block, None))
     }
 
@@ -160,13 +169,13 @@ impl Pool {
         let lane = context.lane()?;
         let size = bytes.next_multiple_of(STEP);
         let mut state = self.state.lock();
-        state.space.settle(Order::is_done);
         let (start, waits) = self.place(&mut state, size, stream.id)?;
         state.used += bytes;
         state.used_high = state.used_high.max(state.used);
         state.reserved_high = state.reserved_high.max(state.space.reserved());
         drop(state);
-        let behind: Vec<_> = waits.iter().filter(|o| o.stream != stream.id).map(|o| o.mark.seq).collect();
+        let others = waits.iter().filter(|order| order.stream != stream.id && !order.is_done());
+        let behind: Vec<_> = others.filter_map(|order| order.mark.as_ref()).map(|mark| mark.seq).collect();
         if !behind.is_empty() {
             lane.submit(stream.queue, stream.order, Piece::MARKER, &behind);
         }
@@ -179,7 +188,8 @@ impl Pool {
     /// Finds and takes a place: in memory that the stream may use, else in new memory, else in memory that another stream has
     /// yet to be through with.
     fn place(&self, state: &mut State, size: u64, stream: u64) -> Outcome<(u64, Vec<Order>)> {
-        let mine = |order: &Order| order.stream == stream;
+        let opportunistic = state.reuse[1];
+        let mine = |order: &Order| order.stream == stream || (opportunistic && order.is_done());
         if let Some(start) = state.space.find(size, true, mine) {
             return Ok((start, state.space.take(start, size)));
         }
@@ -225,10 +235,9 @@ impl Pool {
         !state.space.is_waiting()
     }
 
-    /// `cuMemPoolTrimTo`.
+    /// `cuMemPoolTrimTo`: of what was free when somebody last synchronised.
     pub(crate) fn trim(&self, keep: u64) {
         let mut state = self.state.lock();
-        state.space.settle(Order::is_done);
         self.give_back(&mut state, |left| left.saturating_sub(CHUNK) >= keep && left != 0);
     }
 
@@ -261,7 +270,7 @@ impl Drop for Pool {
 
 impl Order {
     fn is_done(&self) -> bool {
-        self.mark.done_ns().is_some()
+        self.mark.as_ref().is_none_or(|mark| mark.done_ns().is_some())
     }
 }
 
@@ -316,11 +325,8 @@ pub(crate) fn free_after(region: &Arc<Region>, stream: &Stream) -> Outcome {
     let lane = stream.lane()?;
     space::remove(region)?;
     let idle = lane.pending(stream.queue, stream.order).is_empty();
-    let after = (!idle).then(|| {
-        let mark = lane.submit_marked(stream.queue, stream.order, Piece::MARKER, &[]);
-        Order { stream: stream.id, mark }
-    });
-    pool.free(region, after);
+    let mark = (!idle).then(|| lane.submit_marked(stream.queue, stream.order, Piece::MARKER, &[]));
+    pool.free(region, Some(Order { stream: stream.id, mark }));
     Ok(())
 }
 
@@ -345,6 +351,16 @@ pub(crate) fn synchronized() {
     }
 }
 
+/// Gives up everything that pools of a GPU keep for later; for allocations that find no room. A pool that is being used at
+/// this moment is left out: it may be its own allocation that asks.
+pub(crate) fn make_room(gpu: usize) {
+    for pool in POOLS.all().iter().filter(|pool| pool.device.gpu == gpu) {
+        if let Some(mut state) = pool.state.try_lock_for(A_MOMENT) {
+            pool.give_back(&mut state, |_| true);
+        }
+    }
+}
+
 /// A context is gone, and with it what was allocated in it; with the last of a device, what pools kept for later too.
 pub(crate) fn forget_context(context: &Context) {
     for region in space::remove_all(|r| r.context == context.handle && matches!(r.kind, Kind::Pool(_))) {
@@ -356,10 +372,9 @@ pub(crate) fn forget_context(context: &Context) {
     let others = crate::process::CONTEXTS.all();
     let last = !others.iter().any(|c| c.handle != context.handle && c.device.gpu == gpu && c.is_active());
     for pool in POOLS.all().iter().filter(|pool| pool.device.gpu == gpu) {
+        pool.settle();
         if last {
             pool.trim(0);
-        } else {
-            pool.settle();
         }
     }
 }
