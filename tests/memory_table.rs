@@ -58,6 +58,7 @@ const MEASURED: &[Step] = &[
     step("64 MiB + 1", 96),
     step("given back", -96),
     step("cuMemAllocAsync, then cuMemFree", 0),
+    step("4 KiB, to be kept", 2),
     step("graph with 1 MiB made", 0),
     step("launched", 32),
     step("launched again", 0),
@@ -95,7 +96,7 @@ const MEASURED: &[Step] = &[
     step("a kernel without heap launched", 0),
     step("a kernel with 16 KiB of local memory launched", 3960),
     step("one without launched after it", 0),
-    beside("primary context reset", -518 - 64 - 3960, -523.5625 - 64.0 - 3960.0 - 36.0),
+    beside("primary context reset", -518 - 64 - 3960 - 2, -523.5625 - 64.0 - 3960.0 - 2.0),
 ];
 
 /// A program that goes step by step, as it is told to.
@@ -248,6 +249,9 @@ fn what_does_not_fit_is_refused_and_nothing_else_happens() {
             "cuCtxCreate -> 2, nothing taken",
             "all of it at once -> left 0",
             "one byte more -> 2",
+            "3 GiB beside a pool's free memory -> 2, it keeps 1536 MiB",
+            "synchronised -> 0, it keeps 0 MiB",
+            "3 GiB beside unused graph memory -> 0",
             "prefetching 5 GiB -> 0",
             "and allocating 1 GiB beside it -> 0",
             "in the end -> 0, nothing taken",

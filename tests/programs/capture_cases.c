@@ -9,13 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_abi.h"
+#include "answers.h"
 
 static const char sim_image[] = "ration-sim-image 1\nkernel empty\n";
 static const char ptx_image[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n";
-
-#define SECTION(name) printf("\n[%s]\n", name)
-#define T(call) printf("%s -> %d\n", #call, (int)(call))
 
 static CUcontext primary;
 static CUfunction empty;

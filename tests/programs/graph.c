@@ -9,22 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "answers.h"
 
 static const char sim_image[] = "ration-sim-image 1\nkernel empty\nkernel empty2\nkernel two param=8,4\n";
 static const char ptx_image[] =
     ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n.visible .entry empty2() { ret; }\n"
     ".visible .entry two(.param .u64 a, .param .u32 b) { ret; }\n";
-
-#define SECTION(name) printf("\n[%s]\n", name)
-#define T(call) printf("%s -> %d\n", #call, (int)(call))
-#define V(call, format, ...)                         \
-    do {                                             \
-        int code_ = (int)(call);                     \
-        printf("%s -> %d", #call, code_);            \
-        if (!code_) printf(" " format, __VA_ARGS__); \
-        printf("\n");                                \
-    } while (0)
 
 static CUcontext primary;
 static CUfunction empty, empty2, two;

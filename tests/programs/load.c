@@ -6,26 +6,10 @@
  *                                        COUNT requests, one every PERIOD_MS; prints each one's milliseconds on the GPU's clock
  *   load launchbound ROUNDS              small kernels, sent slower than the GPU does them; prints the seconds it took
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
-
-static void must(CUresult code, const char *what) {
-    if (code != CUDA_SUCCESS) {
-        fprintf(stderr, "%s: error %d\n", what, (int)code);
-        exit(1);
-    }
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
+#include "check.h"
 
 static CUfunction kernel;
 static CUstream stream;
@@ -35,18 +19,18 @@ static void start(double kernel_us) {
     CUcontext context;
     CUmodule module;
     snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\n", kernel_us * 1000);
-    must(cuInit(0), "cuInit");
-    must(cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate");
-    must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(cuModuleLoadData(&module, image), "cuModuleLoadData");
-    must(cuModuleGetFunction(&kernel, module, "k"), "cuModuleGetFunction");
+    OK(cuInit(0));
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleGetFunction(&kernel, module, "k"));
 }
 
 static void launch(void) {
-    must(cuLaunchKernel(kernel, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+    OK(cuLaunchKernel(kernel, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
 }
 
-static void sync_stream(void) { must(cuStreamSynchronize(stream), "cuStreamSynchronize"); }
+static void sync_stream(void) { OK(cuStreamSynchronize(stream)); }
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -67,18 +51,18 @@ int main(int argc, char **argv) {
         double period = atof(argv[4]) / 1000;
         CUevent first, last;
         start(atof(argv[3]));
-        must(cuEventCreate(&first, 0), "cuEventCreate");
-        must(cuEventCreate(&last, 0), "cuEventCreate");
+        OK(cuEventCreate(&first, 0));
+        OK(cuEventCreate(&last, 0));
         srand(1);
         for (int i = 0; i < count; i++) {
             /* Not in step with anything: a period that wanders by a fifth. */
             double next = now() + period * (0.9 + 0.2 * rand() / RAND_MAX);
-            must(cuEventRecord(first, stream), "cuEventRecord");
+            OK(cuEventRecord(first, stream));
             for (int k = 0; k < kernels; k++) launch();
-            must(cuEventRecord(last, stream), "cuEventRecord");
-            must(cuEventSynchronize(last), "cuEventSynchronize");
+            OK(cuEventRecord(last, stream));
+            OK(cuEventSynchronize(last));
             float ms;
-            must(cuEventElapsedTime(&ms, first, last), "cuEventElapsedTime");
+            OK(cuEventElapsedTime(&ms, first, last));
             printf("%.4f\n", ms);
             double left = next - now();
             if (left > 0) usleep(left * 1e6);

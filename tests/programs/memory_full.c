@@ -6,18 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda_abi.h"
+#include "check.h"
 
-#define MIB (1ul << 20)
 #define GIB (1ul << 30)
-#define OK(call)                                                                      \
-    do {                                                                              \
-        CUresult code_ = (call);                                                      \
-        if (code_) {                                                                  \
-            fprintf(stderr, "%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, (int)code_); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 static const char image[] = "ration-sim-image 1\nglobal huge 6442450944\nkernel empty\n";
 static const char deep_image[] = "ration-sim-image 1\nkernel deep local=65536\n";
@@ -92,6 +83,28 @@ int main(void) {
     OK(cuMemAlloc_v2(&filler, whole));
     printf("all of it at once -> left %zu\n", left_now() / (2 * MIB));
     printf("one byte more -> %d\n", (int)cuMemAlloc_v2(&p, 1));
+    OK(cuMemFree_v2(filler));
+    /* What lies unused in pools and graph memory makes room, once somebody has synchronised. */
+    uint64_t all = UINT64_MAX, kept;
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    OK(cuMemAllocAsync(&p, 1536 * MIB, stream));
+    OK(cuMemFreeAsync(p, stream));
+    code = cuMemAlloc_v2(&filler, 3 * GIB);
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &kept));
+    printf("3 GiB beside a pool's free memory -> %d, it keeps %lu MiB\n", (int)code, (unsigned long)(kept / MIB));
+    OK(cuStreamSynchronize(stream));
+    code = cuMemAlloc_v2(&filler, 3 * GIB);
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &kept));
+    printf("synchronised -> %d, it keeps %lu MiB\n", (int)code, (unsigned long)(kept / MIB));
+    OK(cuMemFree_v2(filler));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&p, 1536 * MIB, stream));
+    OK(cuMemFreeAsync(p, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    printf("3 GiB beside unused graph memory -> %d\n", (int)cuMemAlloc_v2(&filler, 3 * GIB));
     OK(cuMemFree_v2(filler));
     /* Managed memory makes room. */
     OK(cuMemAllocManaged(&p, 5 * GIB, CU_MEM_ATTACH_GLOBAL));

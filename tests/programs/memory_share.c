@@ -13,24 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
-
-#define MIB (1ul << 20)
-#define OK(call)                                                                      \
-    do {                                                                              \
-        CUresult code_ = (call);                                                      \
-        if (code_) {                                                                  \
-            fprintf(stderr, "%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, (int)code_); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
-#define MUST(condition)                                                        \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
+#include "check.h"
 
 static void step(const char *name) {
     char answer[16];

@@ -1,6 +1,7 @@
 /*
  * Takes and gives back memory in every way there is, step by step. After each step it prints a line and waits for one, so
- * that a watcher can read what the step took.
+ * that a watcher can read what the step took: from the record of the simulated driver, or by NVML from a real one.
+ *   memory_steps sim|ptx      which form of kernel image the driver takes
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -8,24 +9,26 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "check.h"
 
-#define MIB (1ul << 20)
-#define OK(call)                                                                      \
-    do {                                                                              \
-        CUresult code_ = (call);                                                      \
-        if (code_) {                                                                  \
-            fprintf(stderr, "%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, (int)code_); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
-
-static const char image[] =
+static const char sim_image[] =
     "ration-sim-image 1\n"
     "global big 67108864\n"
     "kernel empty\n"
     "kernel deep local=16384\n"
     "kernel touches touch param=8\n";
+
+static const char ptx_image[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n"
+    ".visible .global .align 4 .b8 big[67108864];\n"
+    ".visible .entry empty() { ret; }\n"
+    ".visible .entry deep() { .local .align 4 .b8 buf[16384]; .reg .b64 at, z; .reg .b32 x, y; mov.u32 x, %clock;\n"
+    "and.b32 x, x, 8188; mov.u64 at, buf; cvt.u64.u32 z, x; add.u64 at, at, z; st.local.u32 [at], x;\n"
+    "ld.local.u32 y, [at+4096]; mov.u64 at, big; st.global.u32 [at], y; ret; }\n"
+    ".visible .entry touches(.param .u64 from) { .reg .b64 at, end; .reg .pred p; ld.param.u64 at, [from];\n"
+    "add.u64 end, at, 209715200; L: st.global.u32 [at], 1; add.u64 at, at, 65536; setp.lt.u64 p, at, end; @p bra L; ret; }\n";
+
+static const char *image = sim_image;
 
 static void step(const char *name) {
     char answer[16];
@@ -172,6 +175,12 @@ static CUgraphExec graph_with(size_t bytes, CUstream stream) {
 }
 
 static void graphs(CUstream stream) {
+    CUdeviceptr kept;
+    /* The driver puts little things of its own into blocks of small allocations, and keeps them: let there be one. */
+    OK(cuMemAlloc_v2(&kept, 4096));
+    OK(cuMemsetD8_v2(kept, 1, 4096));
+    OK(cuCtxSynchronize());
+    step("4 KiB, to be kept");
     CUgraphExec exec = graph_with(MIB, stream);
     step("graph with 1 MiB made");
     OK(cuGraphLaunch(exec, stream));
@@ -286,11 +295,12 @@ static void host_side(CUfunction touches) {
     step("the rest freed");
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     CUcontext primary;
     CUfunction empty, deep, touches;
     CUmodule module;
     CUstream stream;
+    if (count > 1 && !strcmp(arguments[1], "ptx")) image = ptx_image;
     contexts(&primary);
     modules(&empty, &deep);
     OK(cuFuncGetModule(&module, empty));

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_abi.h"
+#include "answers.h"
 
 static const char sim_image[] =
     "ration-sim-image 1\n"
@@ -25,15 +25,6 @@ static const char ptx_image[] =
     ".visible .entry wait(.param .u64 ns) { .reg .b64 s,e,d,n; .reg .pred p; ld.param.u64 n,[ns]; mov.u64 s,%globaltimer;\n"
     "L: mov.u64 e,%globaltimer; sub.u64 d,e,s; setp.lt.u64 p,d,n; @p bra L; ret; }\n";
 
-#define T(call) printf("%s -> %d\n", #call, (int)(call))
-#define V(call, format, ...)                     \
-    do {                                         \
-        int code_ = (int)(call);                 \
-        printf("%s -> %d", #call, code_);        \
-        if (!code_) printf(" " format, __VA_ARGS__); \
-        printf("\n");                            \
-    } while (0)
-#define SECTION(name) printf("\n[%s]\n", name)
 #define MIB (1ul << 20)
 
 static CUcontext primary;

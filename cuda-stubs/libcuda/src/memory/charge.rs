@@ -102,6 +102,9 @@ pub(crate) fn charge(gpu: usize, path: Path, bytes: u64) -> Outcome {
     if take() {
         return Ok(());
     }
+    if bytes > world.settings().gpu[gpu].cuda_total() {
+        return Err(CUDA_ERROR_OUT_OF_MEMORY); // no making room for that
+    }
     pool::make_room(gpu);
     graphpool::make_room(gpu);
     if take() {

@@ -20,7 +20,7 @@ use crate::abi::*;
 use crate::api::{Out, Outcome};
 use crate::capture;
 use crate::context::{Context, current};
-use crate::process::{CONTEXTS, process};
+use crate::process::process;
 
 /// What the driver takes of a GPU at a time.
 const BATCH: u64 = 128 << 20;
@@ -198,17 +198,13 @@ pub(crate) fn release(region: &Region) {
     }
 }
 
-/// A context is gone, and with it what was allocated in it; with the last of a device, what is left of batches too.
+/// A context is gone, and with it what was allocated in it. What is left of batches stays with the process.
 pub(crate) fn forget_context(context: &Context) {
     let mut residence = RESIDENCE.lock();
     for region in space::remove_all(|r| r.context == context.handle && matches!(r.kind, Kind::Managed(_))) {
         residence.vacate(region.block.base, region.block.base + region.block.len);
     }
     HEAPS.forget(context.handle);
-    let gpu = context.device.gpu;
-    if !CONTEXTS.all().iter().any(|c| c.handle != context.handle && c.device.gpu == gpu && c.is_active()) {
-        residence.evict(gpu, u64::MAX >> 1);
-    }
 }
 
 /// A kernel touches the allocation that this address is in, if it is managed.
