@@ -6,6 +6,8 @@
 //! timeline of `sim-world`) or, into a capturing stream, makes it a graph node. What work does to memory or asks of the host
 //! is done by [`effects`] when the timeline has come to it.
 
+// The library has no Rust interface: whoever reads these pages reads the private ones too.
+#![allow(rustdoc::private_intra_doc_links)]
 #![recursion_limit = "512"]
 
 #[macro_use]

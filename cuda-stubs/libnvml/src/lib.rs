@@ -9,6 +9,9 @@
 //! Nothing here changes what clients hold or do: the process takes part as an observer. Settings that real NVML lets
 //! root change (clocks, power limits, modes) are not modelled.
 
+// The library has no Rust interface: whoever reads these pages reads the private ones too.
+#![allow(rustdoc::private_intra_doc_links)]
+
 #[macro_use]
 mod api;
 mod abi;

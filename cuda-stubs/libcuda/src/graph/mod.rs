@@ -1,7 +1,7 @@
 //! Graphs: work kept with its order, launched as a whole.
 //!
 //! A [`store::Graph`] is what clients build, node by node or by capturing a stream; its nodes hold the same
-//! [`Work`](crate::work::Work) that streams do. Instantiating one copies it into an [`exec::Exec`], which [`program`] turns
+//! [`Work`] that streams do. Instantiating one copies it into an [`exec::Exec`], which [`program`] turns
 //! into a short list of steps once, so that a launch only walks that list: kernels that follow each other, also on branches
 //! that run side by side, are one piece of the timeline; everything else is done in its order in the launching stream.
 

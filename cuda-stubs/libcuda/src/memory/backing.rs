@@ -248,6 +248,9 @@ fn map_file(piece: Piece, len: usize, over: usize) -> Outcome<usize> {
     let world = process()?.world;
     let own = (piece.slot, piece.generation) == (world.slot() as u64, world.generation());
     let file = world.open_heap(piece.slot, piece.generation, own).map_err(|_| no_room("no heap file"))?;
+    if file.metadata().map_or(0, |meta| meta.len()) < piece.offset + len as u64 {
+        return Err(no_room("the heap file is used up")); // beyond its end every access would be a SIGBUS
+    }
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if over == 0 { 0 } else { libc::MAP_FIXED };
     // SAFETY: a new mapping, or one that takes the place of a mapping of ours that the caller has for itself.
     let got = unsafe {

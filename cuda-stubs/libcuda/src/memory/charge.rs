@@ -68,9 +68,9 @@ impl Charge {
     pub(crate) fn end(self, backing: &Backing) {
         let share = *self.share.lock();
         drop(self);
-        if let (Some(share), Ok(process)) = (share, process())
-            && process.world.file().shares[share.index as usize].id.get() != share.id
-        {
+        let (Some(share), Ok(process)) = (share, process()) else { return };
+        process.world.free_bytes(share.gpu as usize); // notices the dead: they may have been the others who held it
+        if process.world.file().shares[share.index as usize].id.get() != share.id {
             backing.punch();
         }
     }
