@@ -8,20 +8,27 @@ pub fn real(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Line by line the same, or all lines that differ.
-pub fn compare(here: &str, real: &str) {
+/// All lines that differ, each with its section; and how many calls were answered alike.
+pub fn differences(here: &str, real: &str) -> (String, usize) {
     let (mut ours, mut theirs) = (here.lines(), real.lines());
-    let (mut wrong, mut section) = (String::new(), "");
+    let (mut wrong, mut section, mut same) = (String::new(), "", 0);
     loop {
         let (ours, theirs) = (ours.next(), theirs.next());
         if ours.is_none() && theirs.is_none() {
-            break;
+            return (wrong, same);
         }
         section = theirs.filter(|line| line.starts_with('[')).unwrap_or(section);
-        if ours != theirs {
+        if ours == theirs {
+            same += usize::from(theirs.is_some_and(|line| line.contains(" -> ")));
+        } else {
             let (theirs, ours) = (theirs.unwrap_or("nothing"), ours.unwrap_or("nothing"));
             let _ = writeln!(wrong, "{section}\n  wanted: {theirs}\n  here:   {ours}");
         }
     }
+}
+
+/// Line by line the same, or the test fails with all that differ.
+pub fn compare(here: &str, real: &str) {
+    let (wrong, _) = differences(here, real);
     assert!(wrong.is_empty(), "answers that differ:\n{wrong}");
 }
