@@ -103,22 +103,22 @@ fn sharing_is_as_measured() {
     first.kill();
 
     // In slow motion, so that the time a waiting process needs to wake up on a busy machine is short beside a slice.
-    let slow = Machine::with(&[("RATION_SIM_SPEED", "0.1")]);
+    let slow = Machine::with(&[("RATION_SIM_SPEED", "0.03")]);
     let slow_world = slow.world();
     let (deep, sync) = (slow.start(&load, &["saturate", "500", "60"]), slow.start(&load, &["synceach", "500", "60"]));
     settle();
-    let shares = rates(&slow_world, &[sync.pid(), deep.pid()], 2 * window);
+    let shares = rates(&slow_world, &[sync.pid(), deep.pid()], 3 * window);
     row("waits for each kernel, beside a deep queue", 17.0, shares[0] * 0.05, "%");
     row("that deep queue", 71.0, shares[1] * 0.05, "%");
     sync.kill();
     deep.kill();
 
-    let half = Machine::with(&[("RATION_SIM_SPEED", "0.5")]);
-    let neighbour = half.start(&load, &["saturate", "500", "60"]);
+    let quarter = Machine::with(&[("RATION_SIM_SPEED", "0.25")]);
+    let neighbour = quarter.start(&load, &["saturate", "500", "60"]);
     settle();
-    let beside = latencies(&half.run(&load, &["request", "20", "131.5", "20", "200"]));
+    let beside = latencies(&quarter.run(&load, &["request", "20", "131.5", "80", "120"]));
     neighbour.kill();
-    let alone = latencies(&half.run(&load, &["request", "20", "131.5", "20", "40"]));
+    let alone = latencies(&quarter.run(&load, &["request", "20", "131.5", "80", "20"]));
     let middle = percentile(&alone, 0.5);
     row("a request alone, p50", 2.63, middle, "ms");
     row("beside a saturating process, p50 over solo", 2.36, percentile(&beside, 0.5) / middle, "x");
@@ -126,9 +126,13 @@ fn sharing_is_as_measured() {
 
     let seconds = |r: Running| r.finish().trim().parse::<f64>().expect("seconds");
     let bound = || machine.start(&load, &["launchbound", "2000"]);
-    let alone = seconds(bound());
-    let four: Vec<Running> = (0..4).map(|_| bound()).collect();
-    let slowest = four.into_iter().map(seconds).fold(0.0, f64::max);
+    // The host's clock: what else the machine does can only add to it, so the least of three tries counts.
+    let (mut alone, mut slowest) = (f64::MAX, f64::MAX);
+    for _ in 0..3 {
+        alone = alone.min(seconds(bound()));
+        let four: Vec<Running> = (0..4).map(|_| bound()).collect();
+        slowest = slowest.min(four.into_iter().map(seconds).fold(0.0, f64::max));
+    }
     let launch_bound = slowest / alone;
 
     let mut table = String::new();
@@ -150,6 +154,26 @@ fn sharing_is_as_measured() {
         assert!(row.off().abs() <= 0.10, "{}: {:.3} {}, measured {:.3}", row.what, row.here, row.unit, row.real);
     }
     assert!(launch_bound <= 1.3, "four launch-bound jobs: slowest at {launch_bound:.2} of solo");
+}
+
+#[test]
+fn copies_take_the_time_measured() {
+    // In slow motion, so that a pause of the program between two calls does not count.
+    let machine = Machine::with(&[("RATION_SIM_SPEED", "0.01")]);
+    let text = machine.run(&compile("copies"), &[]);
+    let here: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    // Milliseconds for a GiB on the H200, pinned host memory.
+    let real =
+        [("to the device", 20.11), ("from the device", 19.55), ("inside the device", 0.5085), ("a fill", 0.2365)];
+    let mut table = format!("{:<24} {:>12} {:>12}\n", "copies, per GiB", "H200", "here");
+    for ((what, real), here) in real.iter().zip(&here) {
+        let _ = writeln!(table, "{what:<24} {real:>9.4} ms {:>9.4} ms", 16.0 * here);
+    }
+    report("copies", table.trim_end());
+    assert_eq!(here.len(), 4);
+    for ((what, real), here) in real.iter().zip(&here) {
+        assert!((16.0 * here / real - 1.0).abs() < 0.1, "{what}: {:.4} ms per GiB, measured {real}", 16.0 * here);
+    }
 }
 
 #[test]

@@ -71,12 +71,13 @@ def explicit_graph():
     assert (back == 0x5A).all()
 
     ok(cuda.cuGraphExecKernelNodeSetParams(executable, first, kernel_node(asked, number(5_000_000))))
-    longer = launch_of(executable, stream)()
+    # The host function in it is called when this machine gets round to it: the least of several counts.
+    longer = min(launch_of(executable, stream)() for _ in range(5))
     assert longer >= 5 * 0.99, longer
     ok(cuda.cuGraphKernelNodeSetParams(first, kernel_node(asked, number(1_000_000))))
     updated = ok(cuda.cuGraphExecUpdate(executable, graph))
     assert updated.result == cuda.CUgraphExecUpdateResult.CU_GRAPH_EXEC_UPDATE_SUCCESS
-    shorter = launch_of(executable, stream)()
+    shorter = min(launch_of(executable, stream)() for _ in range(5))
     assert 0.99 <= shorter < longer, (shorter, longer)
     ok(cuda.cuGraphAddEmptyNode(graph, None, 0))
     refused(cuda.cuGraphExecUpdate(executable, graph), R.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)

@@ -189,6 +189,16 @@ def utilization(gpu):
     assert nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) == nvml.nvmlClocksThrottleReasonGpuIdle
     assert fails(nvml.NVML_ERROR_NOT_FOUND, nvml.nvmlDeviceGetProcessUtilization, gpu, 0)
     checked("idle: 0 %, 345 MHz, 75 W")
+    for tries_left in range(4, -1, -1):
+        try:
+            return two_busy_clients(gpu, idle)
+        except AssertionError:
+            # A machine with other things to do keeps the clients from keeping the GPU busy.
+            if not tries_left:
+                raise
+
+
+def two_busy_clients(gpu, idle):
     energy, began = nvml.nvmlDeviceGetTotalEnergyConsumption(gpu), time.time()
     with hold(per_mille=300) as one, hold(per_mille=500) as other:
         settle()

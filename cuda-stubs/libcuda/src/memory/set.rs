@@ -105,8 +105,10 @@ impl Set {
         managed::touch_range(context.device.gpu, self.target, extent);
         let lane = context.lane()?;
         let bytes = self.width * u64::from(self.element) * self.height;
-        let piece =
-            Piece { priority: stream.rank(), ..Piece::filling(nanoseconds(bytes, lane.world.settings().device_rate)) };
+        let piece = Piece {
+            priority: stream.rank(),
+            ..Piece::filling(nanoseconds(bytes, 2 * lane.world.settings().device_rate))
+        };
         let mark = lane.submit_marked(stream.queue, stream.order, piece, &[]);
         let set = self.clone();
         let act = Box::new(move || {
