@@ -153,6 +153,9 @@ static void per_thread(void) {
     T(cuStreamDestroy_v2(CU_STREAM_LEGACY));
     T(busy(blocking, 60));
     T(launch(empty, CU_STREAM_PER_THREAD));
+    usleep(20000); /* time for an empty kernel that waits for nobody, too little for the one that is busy */
+    T(cuStreamQuery(CU_STREAM_PER_THREAD));
+    T(cuStreamQuery(blocking));
     T(launch(empty, CU_STREAM_LEGACY));
     T(cuStreamQuery(CU_STREAM_LEGACY));
     T(cuStreamSynchronize(CU_STREAM_LEGACY));

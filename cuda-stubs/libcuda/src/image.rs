@@ -96,7 +96,7 @@ impl Image {
         })
     }
 
-    /// The text form again; for the linker.
+    /// Where a kernel of this name stands.
     pub(crate) fn kernel_index(&self, name: &CStr) -> Option<usize> {
         self.kernels.iter().position(|k| k.name.as_c_str() == name)
     }
