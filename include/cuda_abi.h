@@ -1,5 +1,7 @@
 /*
- * CUDA driver ABI as spoken by driver R580 (CUDA 13.0), 64-bit Linux.
+ * CUDA driver ABI as spoken by driver R580 (CUDA 13.0), 64-bit Linux, and of newer drivers, up to
+ * R615 (CUDA 13.4), those symbols that allocate, copy, launch or capture. The part of OpenGL and
+ * VDPAU interoperability that makes contexts is here too.
  *
  * Every prototype names an exported symbol of libcuda.so.1 exactly. This is where the file differs
  * from a toolkit's cuda.h, which maps plain names onto suffixed symbols by macro:
@@ -13,7 +15,7 @@
  *     argument) means: the calling thread's default stream instead of the legacy one.
  *
  * A plain type name (CUDA_MEMCPY2D) is the layout that CUDA 13.0 gives it; other layouts carry
- * their version.
+ * their version. Later releases have put more into CUgraphNodeParams without changing its size.
  *
  * tests/abi/compare.py holds this file against NVIDIA's headers.
  */
@@ -544,6 +546,11 @@ typedef struct CUctxCreateParams_st {
     int numExecAffinityParams;
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
+
+/* VDPAU's names, declared by its own header and not by CUDA's. */
+typedef uint32_t VdpDevice;
+typedef unsigned int VdpGetProcAddress(VdpDevice device, uint32_t function_id,
+    void **function_pointer);
 
 /* -- Modules, libraries and functions -------------------------------------------------------- */
 
@@ -1617,6 +1624,19 @@ typedef union CUstreamBatchMemOpParams_union {
 } CUstreamBatchMemOpParams_v1;
 typedef CUstreamBatchMemOpParams_v1 CUstreamBatchMemOpParams;
 
+typedef enum CUstreamCigDataType_enum {
+    STREAM_CIG_DATA_TYPE_D3D12_COMMAND_LIST = 0x1
+} CUstreamCigDataType;
+
+typedef struct CUstreamCigParam_st {
+    CUstreamCigDataType streamSharedDataType;
+    void *streamSharedData;
+} CUstreamCigParam;
+
+typedef struct CUstreamCigCaptureParams_st {
+    CUstreamCigParam *streamCigParams;
+} CUstreamCigCaptureParams;
+
 typedef enum cl_event_flags_enum {
     NVCL_EVENT_SCHED_AUTO = 0x00,
     NVCL_EVENT_SCHED_SPIN = 0x01,
@@ -2231,6 +2251,17 @@ typedef struct CUgraphNodeParams_st {
     long long reserved2;
 } CUgraphNodeParams;
 
+typedef enum CUgraphRecaptureStatus_enum {
+    CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE = 0,
+    CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE = 1,
+    CU_GRAPH_RECAPTURE_ERROR = 2
+} CUgraphRecaptureStatus;
+
+/* Told of each node whose parameters differ when a graph is captured again. */
+typedef CUresult (*CUgraphRecaptureCallback)(void *data, CUgraphNode node,
+    const CUgraphNodeParams *originalParams, const CUgraphNodeParams *recaptureParams,
+    CUgraphRecaptureStatus status);
+
 /* -- Green contexts -------------------------------------------------------------------------- */
 
 typedef enum {
@@ -2408,6 +2439,12 @@ CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int n
     unsigned int flags, CUdevice dev);
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
     CUdevice dev);
+CUresult cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device);
+CUresult cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device);
+CUresult cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device,
+    VdpDevice vdpDevice, VdpGetProcAddress *vdpGetProcAddress);
+CUresult cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device,
+    VdpDevice vdpDevice, VdpGetProcAddress *vdpGetProcAddress);
 CUresult cuCtxDestroy(CUcontext ctx);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
 CUresult cuCtxPushCurrent(CUcontext ctx);
@@ -2682,6 +2719,11 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
     unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
     CUdeviceptr memptr, size_t size, unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+    size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+    unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+    size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
     size_t size);
 CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
@@ -2760,6 +2802,10 @@ CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, siz
     unsigned long long flags, CUstream hStream);
 CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
     unsigned long long flags, CUstream hStream);
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
+    CUmemcpyAttributes *attr, CUstream hStream);
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+    CUstream hStream);
 CUresult cuMemBatchDecompressAsync(CUmemDecompressParams *paramsArray, size_t count,
     unsigned int flags, size_t *errorIndex, CUstream stream);
 
@@ -2899,6 +2945,11 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
     const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies,
     CUstreamCaptureMode mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+    CUgraphRecaptureCallback callbackFunc, void *userData);
+CUresult cuStreamBeginCaptureToCig(CUstream hStream,
+    CUstreamCigCaptureParams *streamCigCaptureParams);
+CUresult cuStreamEndCaptureToCig(CUstream hStream);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph);
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus);
@@ -3139,7 +3190,11 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
     const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies,
     CUgraphNodeParams *nodeParams);
+CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
+    const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies,
+    CUgraphNodeParams *nodeParams);
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
+CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
     CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags);
 

@@ -1,5 +1,6 @@
 /*
- * NVML ABI as spoken by driver R580 (CUDA 13.0), 64-bit Linux.
+ * NVML ABI as spoken by driver R580 (CUDA 13.0), 64-bit Linux, and of R615 (CUDA 13.4) the memory
+ * limits of a cgroup.
  *
  * As in cuda_abi.h, each prototype names an exported symbol of libnvidia-ml.so.1 exactly: nvmlInit
  * is the first form of that function, and source that says nvmlInit is compiled to call
@@ -423,6 +424,21 @@ typedef struct nvmlMemory_v2_st {
     unsigned long long used;
 } nvmlMemory_v2_t;
 #define nvmlMemory_v2 0x2000028u
+
+/* `nameSpace` is the path of a cgroup. */
+#define NVML_DEVICE_MEMORY_LIMIT_MAX 0xFFFFFFFFFFFFFFFFull
+typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit;
+    unsigned long long hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit;
+    unsigned long long hardLimit;
+    unsigned long long currentUsed;
+} nvmlGetMemoryLimits_v1_t;
 
 typedef struct nvmlBAR1Memory_st {
     unsigned long long bar1Total;
@@ -2701,6 +2717,8 @@ nvmlReturn_t nvmlDeviceReadWritePRM_v1(nvmlDevice_t device, nvmlPRMTLV_v1_t *buf
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
 nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization,
     unsigned int *samplingPeriodUs);

@@ -34,7 +34,8 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-HEADERS = ("cuda.h", "cudaProfiler.h", "nvml.h", "cuda_abi.h", "nvml_abi.h")
+HEADERS = ("cuda.h", "cudaProfiler.h", "cudaGL.h", "cudaVDPAU.h", "nvml.h",
+           "cuda_abi.h", "nvml_abi.h")
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\w+|\.\.\.|[^\s\w]')
 KEYWORDS = set("""void char short int long float double signed unsigned const volatile struct union
     enum size_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t""".split())
@@ -439,11 +440,19 @@ class Known:
 
 # -- The comparison ------------------------------------------------------------------------------
 
+# What CUDA's headers take from OpenGL's and VDPAU's, which need not be installed.
+OPENGL = "typedef unsigned int GLenum, GLuint;\n"
+VDPAU = """#include <stdint.h>
+typedef uint32_t VdpDevice, VdpOutputSurface, VdpVideoSurface;
+typedef unsigned int VdpGetProcAddress(VdpDevice, uint32_t, void **);
+"""
+
 APIS = {
     # name: (our header, their include text, flags for theirs, prefix of names, version macro)
     "cuda": ("cuda_abi.h",
              "#include <cuda.h>\n"
-             "#if __has_include(<cudaProfiler.h>)\n#include <cudaProfiler.h>\n#endif\n",
+             "#if __has_include(<cudaProfiler.h>)\n#include <cudaProfiler.h>\n#endif\n"
+             "#include <cudaGL.h>\n" + VDPAU + "#include <cudaVDPAU.h>\n",
              ["-D__CUDA_API_VERSION_INTERNAL"], r"CU(?:DA)?_", "CUDA_VERSION"),
     "nvml": ("nvml_abi.h", "#include <nvml.h>\n", ["-DNVML_NO_UNVERSIONED_FUNC_DEFS"],
              r"NVML_|nvml[A-Z]", "NVML_API_VERSION"),
@@ -462,6 +471,10 @@ def compare(api, theirs_dir, version, args):
             raise Failure(f"no {name} in {directory}")
 
     with tempfile.TemporaryDirectory(prefix="abi-compare-") as tmp:
+        os.mkdir(os.path.join(tmp, "GL"))
+        with open(os.path.join(tmp, "GL", "gl.h"), "w") as f:
+            f.write(OPENGL)
+        their_flags += ["-I", tmp]
         ours = read(our_text, our_flags, cc, tmp, prefixes)
         theirs = read(their_text, their_flags, cc, tmp, prefixes)
         if not version:
