@@ -1,13 +1,32 @@
-//! `libration.so`: preloaded into a container's processes, it will hold them to their slice of a GPU.
+//! `libration.so`: preloaded into a container's processes, it stands between them and the GPU's driver.
 //!
-//! What is here so far is its first room, [`abi`]: the shapes and names through which programs and the driver speak to
-//! each other. The library intercepts nothing yet and exports nothing; preloading it changes nothing.
-//! The rooms that come next, in the order in which a call passes through them:
+//! At this stage it sees every call and changes none. A call passes through these rooms:
 //!
-//! - `table`: one table of hooked symbols, from which exports, resolver and counters are expanded;
-//! - `resolve`: answers `dlsym` and `cuGetProcAddress`;
-//! - `entry`: the thin `extern "C"` edge, with its re-entry guard and panic firewall;
-//! - `ops`: what is done about a call, in plain Rust;
-//! - `ledger` and `driver`: the accounts, and the only place that calls the real driver.
+//! - [`table`]: the one table of hooked symbols, from which the exported functions, the resolver and the counters are made;
+//! - [`resolve`]: answers `dlsym` and `cuGetProcAddress`, so that every way to the driver leads through us;
+//! - [`entry`]: the C edge, which counts a call and hands it on;
+//! - [`ops`]: what is done about the calls that are not simply handed on;
+//! - [`driver`]: the real driver's functions, and the only place that calls them for the shim's own ends.
+//!
+//! Around them: [`thread`] (what is kept per thread), [`process`] (first call, forks, the end), [`trace`] (`RATION_TRACE`),
+//! [`log`] (`RATION_LOG`), [`sys`] (writing from inside of somebody else's process) and [`abi`] (the driver's types).
+//!
+//! The library has no constructor, starts no thread and opens no file: a process that never calls the driver pays for its
+//! loading and for nothing else.
+
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "in a test program nothing is exported, so what only exports use is unused")
+)]
 
 pub mod abi;
+mod driver;
+mod entry;
+mod log;
+mod ops;
+mod process;
+mod resolve;
+mod sys;
+mod table;
+mod thread;
+mod trace;

@@ -316,6 +316,51 @@ fn settings_of_the_simulated_gpu_are_those_documented() {
     assert!(!implemented.is_empty(), "no settings were found in cuda-stubs/");
 }
 
+#[test]
+fn settings_of_the_shim_are_those_documented() {
+    let documented = read("docs/library.md");
+    let mut read_by_the_shim = BTreeSet::new();
+    for (path, text) in tree().into_iter().filter(|path| path.starts_with("src/")).filter_map(text_of) {
+        for rest in after_each(&text, "c\"RATION_") {
+            let name: String = rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
+            assert!(documented.contains(&format!("`RATION_{name}=")), "RATION_{name} ({path}) is not in docs/library.md");
+            read_by_the_shim.insert(name);
+        }
+    }
+    assert!(!read_by_the_shim.is_empty(), "no settings were found in src/");
+    for rest in after_each(&documented, "| `RATION_") {
+        let name: String = rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
+        assert!(read_by_the_shim.contains(&name), "docs/library.md documents RATION_{name}, which nothing in src/ reads");
+    }
+}
+
+/// What must not be used inside of somebody else's process, and why.
+const NOT_IN_THE_SHIM: [(&str, &str); 8] = [
+    ("thread_local!", "asks the loader for an address at every access, and runs destructors: see src/thread.rs"),
+    ("std::env", "reads the environment under a lock of Rust's own, and trusts setuid programs' users: see sys::setting"),
+    ("std::fs", "keeps descriptors that the program may close and reuse: see src/sys.rs"),
+    ("std::thread", "the library starts no thread"),
+    ("Mutex", "a fork while it is held leaves it held for ever in the child: see thread::ShortLock"),
+    ("OnceLock", "a fork while it is being set leaves it so for ever in the child: see process::begin"),
+    ("println!", "standard output is the program's"),
+    ("std::process::exit", "the shim never ends a program"),
+];
+
+#[test]
+fn shim_keeps_off_what_is_unsafe_in_a_strangers_process() {
+    let mut files = 0;
+    for (path, text) in tree().into_iter().filter(|path| path.starts_with("src/")).filter_map(text_of) {
+        files += 1;
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for (number, line) in code.enumerate() {
+            for (word, why) in NOT_IN_THE_SHIM {
+                assert!(!line.contains(word), "{path}: line of code {}: {word}: {why}", number + 1);
+            }
+        }
+    }
+    assert!(files > 10, "src/ was not read");
+}
+
 // ---------------------------------------------------------------------------------------------- how it looks
 
 fn root() -> &'static Path {

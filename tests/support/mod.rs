@@ -2,7 +2,9 @@
 
 #![allow(dead_code)] // each test uses its part
 
+pub mod driver;
 pub mod facts;
+pub mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,0 +1,165 @@
+//! The C edge: every call of a program comes in here, and goes on to the original.
+//!
+//! Three ways through, from the cheapest:
+//! - [`pass`]: the call is counted and the exported function jumps to the original. No frame, no lock, no atomic
+//!   read-modify-write; what it needs is found by one look at the thread's block and one at the row's original.
+//! - [`watch`]: there is more to do: the first call of a thread or of a row, a line for the trace, another library behind us.
+//! - [`answer`]: the row has an op in `ops`. It runs behind a re-entry guard and a panic firewall.
+//!
+//! A row whose call is merely passed leaves no frame of ours on the stack, so cancellation and unwinding inside the driver
+//! are the program's own affair, as without us.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::driver;
+use crate::ops::{self, Call, Outcome, Reason};
+use crate::thread::Thread;
+use crate::trace::{self, Shown};
+
+/// Which of a row's two functions was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// The exported one: what comes behind is whoever is next in the order of loading.
+    Exported,
+    /// The one that the resolver gave out for a look-up in a particular library.
+    Handed,
+}
+
+/// Reasons for which a call must not simply pass: any bit set sends every call to [`watch`].
+static WATCH: AtomicU32 = AtomicU32::new(0);
+
+/// Every call is written down.
+pub const CALLS: u32 = 1;
+/// The counts were written already, and a call made now would be missed.
+pub const LATE: u32 = 2;
+/// Another library stands between us and the driver, and may come back to us with the same call.
+pub const CHAINED: u32 = 4;
+
+/// From now on every call is watched, for this reason.
+pub fn watch_for(reason: u32) {
+    WATCH.fetch_or(reason, Ordering::Release);
+}
+
+/// Whether calls are watched for this reason.
+pub fn watches_for(reason: u32) -> bool {
+    WATCH.load(Ordering::Acquire) & reason != 0
+}
+
+/// Not any more: a forked child starts anew.
+pub fn stop_watching_for(reason: u32) {
+    WATCH.fetch_and(!reason, Ordering::Release);
+}
+
+/// Counts the call and says where it goes; `None`: it wants [`watch`].
+#[inline(always)]
+pub fn pass(id: usize) -> Option<*const ()> {
+    let thread = Thread::attached()?;
+    if WATCH.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    let original = driver::next_if_known(id)?;
+    thread.count(id);
+    Some(original)
+}
+
+/// A call's way out when there is more to do than to count.
+pub fn watch(id: usize, door: Door, shown: &dyn Fn() -> Shown, call: &dyn Fn(*const ()) -> u32) -> u32 {
+    let thread = Thread::attach();
+    let way = match Way::out(id, door, thread) {
+        Ok(way) => way,
+        Err(code) => return code,
+    };
+    way.count(id, thread);
+    let result = way.go(id, thread, call);
+    settle(id, &way, shown, result);
+    result
+}
+
+/// A call that an op answers.
+pub fn answer(
+    id: usize,
+    door: Door,
+    shown: &dyn Fn() -> Shown,
+    call: &dyn Fn(*const ()) -> u32,
+    op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
+) -> u32 {
+    let thread = Thread::attach();
+    let way = match Way::out(id, door, thread) {
+        Ok(way) => way,
+        Err(code) => return code,
+    };
+    way.count(id, thread);
+    let driver = || way.go(id, thread, call);
+    let mut asked = Call::new(&driver);
+    let outcome = match thread.map(Thread::enter_op) {
+        None => Outcome::Bypassed(Reason::NoMemory),
+        Some(None) => Outcome::Bypassed(Reason::Reentered),
+        // The op's own state is gone with the panic; what the driver did is in `asked`, and nothing else is shared.
+        Some(Some(_guard)) => {
+            catch_unwind(AssertUnwindSafe(|| op(&mut asked))).unwrap_or(Outcome::Bypassed(Reason::Panicked))
+        }
+    };
+    let result = match outcome {
+        Outcome::Done(result) | Outcome::Refused(result) => result,
+        Outcome::Bypassed(reason) => {
+            ops::note_bypass(id, reason);
+            asked.result().unwrap_or_else(driver)
+        }
+    };
+    settle(id, &way, shown, result);
+    result
+}
+
+/// Where a call goes from here.
+struct Way {
+    target: *const (),
+    /// The call has been counted before: it went to another library, which came back to us with it.
+    again: bool,
+    /// The target is another library, which may come back.
+    chained: bool,
+}
+
+impl Way {
+    /// `Err`: there is no original, and this is what the program is told.
+    fn out(id: usize, door: Door, thread: Option<&Thread>) -> Result<Way, u32> {
+        let original = driver::original(id);
+        if thread.is_some_and(|thread| thread.is_passing(id)) {
+            let target = original.ok_or_else(|| driver::code_for_missing(id))?;
+            return Ok(Way { target, again: true, chained: false });
+        }
+        let target = match door {
+            Door::Exported => driver::next(id),
+            Door::Handed => driver::handed(id),
+        };
+        let target = target.ok_or_else(|| driver::code_for_missing(id))?;
+        Ok(Way { target, again: false, chained: Some(target) != original })
+    }
+
+    fn count(&self, id: usize, thread: Option<&Thread>) {
+        if !self.again {
+            match thread {
+                Some(thread) => thread.count(id),
+                None => trace::count_without_a_thread(id),
+            }
+        }
+    }
+
+    fn go(&self, id: usize, thread: Option<&Thread>, call: &dyn Fn(*const ()) -> u32) -> u32 {
+        let _passing = thread.filter(|_| self.chained).map(|thread| thread.pass_through(id));
+        call(self.target)
+    }
+}
+
+/// After the driver's answer: what the trace wants to know.
+fn settle(id: usize, way: &Way, shown: &dyn Fn() -> Shown, result: u32) {
+    let watch = WATCH.load(Ordering::Acquire);
+    if way.again || watch & (CALLS | LATE) == 0 {
+        return;
+    }
+    if watch & CALLS != 0 {
+        trace::write_call(id, &shown(), result);
+    } else {
+        trace::write_counts();
+    }
+}

@@ -1,0 +1,11 @@
+//! Answers look-ups: what a program gets when it asks for a function by its name.
+
+pub mod dl;
+pub mod elf;
+
+use crate::driver;
+
+/// The function to give out in place of one that the driver found: ours, if it is a row's original.
+pub fn door_for(found: *const ()) -> Option<*const ()> {
+    driver::row_of(found).map(driver::door)
+}

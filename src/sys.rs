@@ -1,0 +1,126 @@
+//! Writing from inside of somebody else's process: raw system calls, because libc's functions are points at which a thread
+//! may be cancelled; nothing allocated; `errno` left as it was; no descriptor kept, because a program may close them all
+//! and be given our number for a file of its own.
+
+use std::ffi::{CStr, c_int, c_long};
+
+/// Puts `errno` back when dropped.
+pub struct Errno(c_int);
+
+impl Errno {
+    /// Remembers it.
+    pub fn kept() -> Errno {
+        // SAFETY: the address of this thread's errno, always valid.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+/// The error that the last system call left.
+fn error() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Adds to the end of a file, in one piece, making the file if need be. `Err` holds the error number.
+pub fn append(path: &CStr, bytes: &[u8]) -> Result<(), c_int> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    // SAFETY: a path that ends in NUL.
+    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o666) };
+    if file < 0 {
+        return Err(error());
+    }
+    let done = write(file, bytes);
+    // SAFETY: the descriptor that was just opened, and is nobody else's.
+    unsafe { libc::syscall(libc::SYS_close, file) };
+    done
+}
+
+/// Writes all of it to a descriptor.
+pub fn write(file: c_long, mut bytes: &[u8]) -> Result<(), c_int> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are ours to read.
+        let written = unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) };
+        match written {
+            1.. => bytes = &bytes[(written as usize).min(bytes.len())..],
+            0 => return Err(libc::EIO),
+            _ if error() == libc::EINTR => {}
+            _ => return Err(error()),
+        }
+    }
+    Ok(())
+}
+
+/// Text in a buffer of fixed size; what does not fit is left out.
+pub struct Text<'a> {
+    buffer: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> Text<'a> {
+    /// Empty.
+    pub fn new(buffer: &'a mut [u8]) -> Text<'a> {
+        Text { buffer, used: 0 }
+    }
+
+    /// What was written so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+
+    /// Adds bytes that need not be text, such as a path.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(self.buffer.len() - self.used);
+        self.buffer[self.used..self.used + fits].copy_from_slice(&bytes[..fits]);
+        self.used += fits;
+    }
+}
+
+impl std::fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// A setting from the environment, unless the program runs with more rights than its user: then the user has no say.
+pub fn setting(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a name that ends in NUL; the value is read at once, before the program can change its environment.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    // SAFETY: a value of the environment ends in NUL.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
+}
+
+/// Seconds on a clock that only goes forward.
+pub fn now() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place to write the time to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::Text;
+
+    #[test]
+    fn text_that_does_not_fit_is_cut() {
+        let mut buffer = [0; 8];
+        let mut text = Text::new(&mut buffer);
+        let _ = write!(text, "{}-{}", 1234, 5678);
+        text.push(b"more");
+        assert_eq!(text.bytes(), b"1234-567");
+    }
+}

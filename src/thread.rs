@@ -1,0 +1,258 @@
+//! What the shim keeps per thread: one block of plain words, found by one load.
+//!
+//! Rust's `thread_local!` in a shared library asks the loader for the address at every access and wants to run destructors;
+//! a launch path has no time for the one, and a thread that is already ending no place for the other. So the library has a
+//! single thread-local word, in the part of thread-local storage that is laid out when the process starts, and it points
+//! to the thread's [`Thread`] block. Blocks are mapped at a thread's first hooked call, never unmapped, and used again by a
+//! later thread when theirs ends: what was counted stays counted.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::mem::size_of;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::process;
+use crate::table::COUNT;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("libration.so is written for x86-64 Linux: thread.rs and resolve/dl.rs hold its few lines of assembly");
+
+std::arch::global_asm!(
+    ".pushsection .tbss.ration_thread, \"awT\", @nobits",
+    ".p2align 3",
+    ".globl ration_thread",
+    ".hidden ration_thread",
+    ".type ration_thread, @object",
+    ".size ration_thread, 8",
+    "ration_thread:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// Where this thread's word is. Initial-exec: the offset from the thread pointer was fixed when the library was loaded.
+#[inline(always)]
+fn word() -> *mut *mut Thread {
+    let at: *mut *mut Thread;
+    // SAFETY: reads the word's offset from the global offset table and adds the thread pointer, which x86-64 Linux keeps
+    // at fs:0. Touches nothing else, and the answer is the same throughout the thread's life.
+    unsafe {
+        std::arch::asm!(
+            "mov {at}, qword ptr fs:[0]",
+            "add {at}, qword ptr [rip + ration_thread@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, readonly, nostack),
+        );
+    }
+    at
+}
+
+/// The block itself, by one load less than through [`word`].
+#[inline(always)]
+fn block() -> *mut Thread {
+    let block: *mut Thread;
+    // SAFETY: as in `word`, and the word is only ever written by its own thread. Not `pure`: the word changes once.
+    unsafe {
+        std::arch::asm!(
+            "mov {block}, qword ptr [rip + ration_thread@GOTTPOFF]",
+            "mov {block}, qword ptr fs:[{block}]",
+            block = out(reg) block,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    block
+}
+
+/// A thread's block. Written by its thread alone, but for the counts, which whoever writes the trace reads.
+pub struct Thread {
+    counts: [AtomicU64; COUNT],
+    /// The row whose call this thread has handed to another library, plus one; 0: none.
+    passing: Cell<u32>,
+    /// This thread is inside of an op.
+    in_op: Cell<bool>,
+    taken: AtomicBool,
+    next: AtomicPtr<Thread>,
+}
+
+/// All blocks, newest first. Blocks are only ever added.
+static ALL: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
+
+impl Thread {
+    /// This thread's block, if it has one.
+    #[inline(always)]
+    pub fn attached() -> Option<&'static Thread> {
+        // SAFETY: the word is null or points to a block that `attach` mapped, and blocks are never unmapped.
+        unsafe { block().as_ref() }
+    }
+
+    /// This thread's block; a thread that has none is given one. `None`: there is no memory for it.
+    ///
+    /// May be called from a signal handler: a signal between the two writes below costs an unused block, no more.
+    pub fn attach() -> Option<&'static Thread> {
+        if let Some(thread) = Thread::attached() {
+            return Some(thread);
+        }
+        process::begin();
+        let thread = Thread::used_before().or_else(Thread::mapped)?;
+        give_back_at_exit(thread);
+        // SAFETY: this thread's own word.
+        unsafe { word().write(std::ptr::from_ref(thread).cast_mut()) };
+        Some(thread)
+    }
+
+    /// Counts a call of a row. One plain addition: the block has one writer.
+    #[inline(always)]
+    pub fn count(&self, id: usize) {
+        let count = &self.counts[id];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether this thread is in a call of this row that went to another library.
+    pub fn is_passing(&self, id: usize) -> bool {
+        self.passing.get() == id as u32 + 1
+    }
+
+    /// The call goes to another library until the guard is dropped.
+    pub fn pass_through(&self, id: usize) -> impl Drop {
+        struct Passing<'a>(&'a Cell<u32>, u32);
+        impl Drop for Passing<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        Passing(&self.passing, self.passing.replace(id as u32 + 1))
+    }
+
+    /// The re-entry guard of ops; `None`: an op is running in this thread already.
+    pub fn enter_op(&self) -> Option<impl Drop> {
+        struct InOp<'a>(&'a Cell<bool>);
+        impl Drop for InOp<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        (!self.in_op.replace(true)).then_some(InOp(&self.in_op))
+    }
+
+    fn used_before() -> Option<&'static Thread> {
+        all().find(|thread| thread.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok())
+    }
+
+    fn mapped() -> Option<&'static Thread> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping, at a place of the kernel's choosing.
+        let memory = unsafe { libc::mmap(null_mut(), size_of::<Thread>(), protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: the mapping is large enough, aligned to a page, never unmapped, and zeroed, which is a valid block.
+        let thread = unsafe { &*memory.cast::<Thread>() };
+        thread.taken.store(true, Ordering::Relaxed);
+        let mut first = ALL.load(Ordering::Acquire);
+        loop {
+            thread.next.store(first, Ordering::Relaxed);
+            match ALL.compare_exchange(first, memory.cast(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(thread),
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Thread> {
+    // SAFETY: null, or the newest of the blocks, which are never unmapped.
+    let first = unsafe { ALL.load(Ordering::Acquire).as_ref() };
+    // SAFETY: null, or the block that was the newest before this one.
+    std::iter::successors(first, |thread| unsafe { thread.next.load(Ordering::Acquire).as_ref() })
+}
+
+/// Calls of a row by all threads, those that have ended included.
+pub fn total(id: usize) -> u64 {
+    all().fold(0, |sum, thread| sum.wrapping_add(thread.counts[id].load(Ordering::Relaxed)))
+}
+
+/// In a forked child: nothing was counted yet, and of the threads only this one is left.
+pub fn forget_the_parent() {
+    let mine = block();
+    for thread in all() {
+        for count in &thread.counts {
+            count.store(0, Ordering::Relaxed);
+        }
+        thread.taken.store(std::ptr::eq(thread, mine), Ordering::Relaxed);
+    }
+}
+
+/// The key whose destructor runs when a thread ends; [`NO_KEY`] until [`make_key`].
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+const NO_KEY: u32 = u32::MAX;
+
+/// Makes the key. Called once, when the process makes its first hooked call.
+pub fn make_key() {
+    let mut key = 0;
+    // SAFETY: `ended` is a function of the type that a destructor has, and stays loaded: the library is never unloaded.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
+        KEY.store(key, Ordering::Release);
+    }
+}
+
+fn give_back_at_exit(thread: &'static Thread) {
+    let key = KEY.load(Ordering::Acquire);
+    if key != NO_KEY {
+        // SAFETY: the key was made and is never deleted. When this fails, the block is not used again: 3 KiB are lost.
+        unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(thread).cast()) };
+    }
+}
+
+/// The thread ends. If it calls the driver again, in a destructor that comes after this one, it is given a block again.
+extern "C" fn ended(block: *mut c_void) {
+    // SAFETY: this thread's own word.
+    unsafe { word().write(null_mut()) };
+    // SAFETY: the key's value is what `give_back_at_exit` stored, a block.
+    let thread = unsafe { &*block.cast::<Thread>() };
+    thread.passing.set(0);
+    thread.in_op.set(false);
+    thread.taken.store(false, Ordering::Release);
+}
+
+/// This thread's number in its process, as the kernel knows it; kept nowhere, because a fork changes it.
+pub fn number() -> i32 {
+    // SAFETY: takes nothing and always succeeds.
+    (unsafe { libc::syscall(libc::SYS_gettid) }) as i32
+}
+
+/// A lock for the rare paths that write files: never waited for by the thread that holds it, never for long by another,
+/// and free again in a forked child.
+pub struct ShortLock(AtomicI32);
+
+impl ShortLock {
+    /// A lock that nobody holds.
+    pub const fn new() -> ShortLock {
+        ShortLock(AtomicI32::new(0))
+    }
+
+    /// `None`: this thread holds it already (a signal came in between), or another does and does not let go.
+    pub fn take(&self) -> Option<impl Drop> {
+        struct Taken<'a>(&'a AtomicI32);
+        impl Drop for Taken<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Release);
+            }
+        }
+        let me = number();
+        for _ in 0..10_000 {
+            match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Taken(&self.0)),
+                Err(holder) if holder == me => return None,
+                // SAFETY: gives the processor to another thread; no arguments.
+                Err(_) => unsafe { libc::sched_yield() },
+            };
+        }
+        None
+    }
+
+    /// In a forked child, whose threads but one are gone.
+    pub fn free(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
