@@ -9,6 +9,8 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // cudart closes the library on some failures and still reads memory of ours at exit; the real driver stays too.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // As NVIDIA's: what it refers to by the name of an export is its own, even when a preloaded library has that name too.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 
     let header = Path::new("../../include/cuda_abi.h");
     println!("cargo::rerun-if-changed={}", header.display());

@@ -60,31 +60,43 @@ static COUNTS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// What a call costs besides, ns: `RATION_SIM_CALL_NS`.
 pub(crate) static CALL_COST: AtomicU64 = AtomicU64::new(0);
 
-fn counter(index: usize) -> &'static AtomicU64 {
-    let counts = COUNTS.load(Ordering::Relaxed);
-    if counts.is_null() {
-        return &EARLY[index];
+/// Counts one call; returns how many there were before.
+fn count(index: usize) -> u64 {
+    // SeqCst, here and in `count_into`: either this call's early count is there when `count_into` collects, or the second
+    // look at COUNTS sees the slot and collects it here. A weaker order would let both miss it.
+    let slot = |counts: *mut AtomicU64| {
+        // SAFETY: `count_into` stored the start of an array of COUNTERS that is never unmapped, and every index is below that.
+        unsafe { counts.as_ref().map(|_| &*counts.add(index)) }
+    };
+    if let Some(counter) = slot(COUNTS.load(Ordering::Relaxed)) {
+        return counter.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: `count_into` stored the start of an array of COUNTERS that is never unmapped, and every index is below that.
-    unsafe { &*counts.add(index) }
+    crate::process::watch_forks();
+    let before = EARLY[index].fetch_add(1, Ordering::SeqCst);
+    if let Some(counter) = slot(COUNTS.load(Ordering::SeqCst)) {
+        counter.fetch_add(EARLY[index].swap(0, Ordering::SeqCst), Ordering::Relaxed);
+    }
+    before
 }
 
-/// From now on calls are counted in the process's slot, those made so far included. `None`: in no slot (a forked child).
+/// From now on calls are counted in the process's slot, those made so far included. `None`: in no slot and from nothing (a
+/// forked child; what its parent called is its parent's).
 pub(crate) fn count_into(calls: Option<&'static [AtomicU64; COUNTERS]>) {
     let Some(calls) = calls else {
-        COUNTS.store(std::ptr::null_mut(), Ordering::Release);
+        COUNTS.store(std::ptr::null_mut(), Ordering::SeqCst);
+        EARLY.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         return;
     };
+    COUNTS.store(std::ptr::from_ref(calls).cast_mut().cast(), Ordering::SeqCst);
     for (to, from) in calls.iter().zip(&EARLY) {
-        to.fetch_add(from.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        to.fetch_add(from.swap(0, Ordering::SeqCst), Ordering::Relaxed);
     }
-    COUNTS.store(std::ptr::from_ref(calls).cast_mut().cast(), Ordering::Release);
 }
 
 /// Runs an entry point's body: counted, and with no panic ever reaching the caller.
 #[inline]
 pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> CUresult {
-    counter(index).fetch_add(1, Ordering::Relaxed);
+    count(index);
     let cost = CALL_COST.load(Ordering::Relaxed);
     if cost != 0 {
         spend(cost);
@@ -117,7 +129,7 @@ pub(crate) const fn index(name: &str) -> usize {
 
 /// Says once per symbol that it is not modelled.
 pub(crate) fn not_modelled(index: usize, name: &str) -> CUresult {
-    if counter(index).fetch_add(1, Ordering::Relaxed) == 0 {
+    if count(index) == 0 {
         eprintln!("ration-sim: {name} is not modelled by the simulated GPU: CUDA_ERROR_NOT_SUPPORTED");
     }
     CUDA_ERROR_NOT_SUPPORTED

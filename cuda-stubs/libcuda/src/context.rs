@@ -286,6 +286,7 @@ fn push_current(handle: CUcontext) -> Outcome {
 
 fn release_primary(dev: CUdevice) -> Outcome {
     let device = process()?.device(dev)?;
+    let _changing = device.changing.lock();
     let last = {
         let mut primary = device.primary.lock();
         if primary.retained == 0 {
@@ -302,6 +303,7 @@ fn release_primary(dev: CUdevice) -> Outcome {
 
 fn reset_primary(dev: CUdevice) -> Outcome {
     let device = process()?.device(dev)?;
+    let _changing = device.changing.lock();
     // Those who retained it still have to release it.
     let context = device.primary.lock().context.clone();
     if let Some(context) = context {
@@ -479,6 +481,7 @@ api! {
     export fn cuDevicePrimaryCtxRetain(ctx: Out<CUcontext>, dev: CUdevice) {
         let device = process()?.device(dev)?;
         ctx.required()?;
+        let _changing = device.changing.lock();
         let context = activate_primary(device)?;
         device.primary.lock().retained += 1;
         ctx.set(context.handle as CUcontext)

@@ -19,6 +19,8 @@ pub(crate) struct Device {
     pub gpu: usize,
     pub settings: &'static GpuSettings,
     pub primary: Mutex<Primary>,
+    /// Held while the primary context is made or unmade, so that nobody retains one that is on its way out.
+    pub changing: Mutex<()>,
 }
 
 /// The primary context of a device. Its handle is known before it is active and stays the same when it is made anew.
@@ -43,6 +45,7 @@ impl Device {
             gpu,
             settings: &settings.gpu[gpu],
             primary: Mutex::default(),
+            changing: Mutex::default(),
         };
         order.into_iter().enumerate().map(make).collect()
     }

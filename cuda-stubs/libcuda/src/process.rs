@@ -51,7 +51,16 @@ extern "C" fn in_forked_child() {
     // before may start; one whose parent did gets CUDA_ERROR_NOT_INITIALIZED, as from the real driver.
     if PROCESS.get().is_some() {
         FORKED.store(true, Ordering::Relaxed);
-        api::count_into(None);
+    }
+    api::count_into(None);
+}
+
+/// From now on forked children know that they are. Not a `Once`: a child forked within it would wait for ever.
+pub(crate) fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if !WATCHED.load(Ordering::Relaxed) && !WATCHED.swap(true, Ordering::Relaxed) {
+        // SAFETY: registers a handler that only stores to atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     }
 }
 
@@ -81,8 +90,6 @@ fn start() -> Outcome<Process> {
             world.dir().display()
         ));
     }
-    // SAFETY: registers a handler that only stores to atomics.
-    unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     api::count_into(Some(&world.file().procs[world.slot()].calls));
     let devices = Device::visible(world);
     Ok(Process { world, devices, effects: Effects::new(world) })

@@ -21,7 +21,8 @@ fn look_up(symbol: In<c_char>, version: i32, flags: u64) -> Outcome<Resolution> 
     if version > newest {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let per_thread = flags == u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    // With both flags, per-thread wins: so R470 to R595 answer.
+    let per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     Ok(surface::resolve(&name.to_string_lossy(), version, per_thread))
 }
 

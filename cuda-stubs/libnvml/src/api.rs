@@ -1,7 +1,6 @@
 //! The C edge: how an entry point is made, and how it takes arguments.
 
 use std::ffi::{CStr, c_char, c_uint};
-use std::sync::atomic::Ordering;
 
 use crate::abi::*;
 use crate::library;
@@ -80,13 +79,9 @@ macro_rules! nvml {
 
 /// Runs an exported entry point's body, counted.
 pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
-    let count = || library::joined().map(|lib| lib.count(index).fetch_add(1, Ordering::Relaxed)).is_some();
     contain(sim_world::surface::counted_symbol(index), || {
-        let counted = count();
-        let outcome = body();
-        // The first nvmlInit has nowhere to be counted until it is through.
-        let _ = counted || count();
-        outcome
+        library::count(index);
+        body()
     })
 }
 

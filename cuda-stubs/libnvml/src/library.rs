@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sim_world::layout::GPUS;
+use sim_world::surface::COUNTERS;
 use sim_world::{Role, World, WorldSettings};
 
 use crate::abi::*;
@@ -26,13 +27,34 @@ static USES: AtomicU32 = AtomicU32::new(0);
 /// The process that is joining now. Not a lock, because a child forked meanwhile would find it taken for ever.
 static JOINING: AtomicU32 = AtomicU32::new(0);
 
+/// Calls made before this process has joined, and whose they are: what a forked child's parent called is its parent's.
+static EARLY: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
+static EARLY_OF: AtomicU32 = AtomicU32::new(0);
+
 /// What handles point to: the address is the GPU's index, and nobody reads what is there.
 static PLACES: [u64; GPUS] = [0; GPUS];
 
 /// The library, if this process has joined.
 pub(crate) fn joined() -> Option<&'static Library> {
     // SAFETY: `join` stored a leaked box, or nobody stored anything.
-    unsafe { JOINED.load(Ordering::Acquire).as_ref() }.filter(|lib| lib.pid == std::process::id())
+    unsafe { JOINED.load(Ordering::SeqCst).as_ref() }.filter(|lib| lib.pid == std::process::id())
+}
+
+/// Counts a call, in this process's slot or until it has one.
+pub(crate) fn count(index: usize) {
+    if let Some(lib) = joined() {
+        lib.calls()[index].fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let me = std::process::id();
+    if ![0, me].contains(&EARLY_OF.swap(me, Ordering::AcqRel)) {
+        EARLY.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+    // SeqCst, as for JOINED: either this count is there when the joining thread collects, or we see that it has joined.
+    EARLY[index].fetch_add(1, Ordering::SeqCst);
+    if let Some(lib) = joined() {
+        lib.collect();
+    }
 }
 
 /// The library, between `nvmlInit` and `nvmlShutdown`.
@@ -54,7 +76,8 @@ fn join() -> Outcome<&'static Library> {
     }
     let lib = Library::new(me).map(|lib| &*Box::leak(Box::new(lib)));
     if let Ok(lib) = lib {
-        JOINED.store(std::ptr::from_ref(lib).cast_mut(), Ordering::Release);
+        JOINED.store(std::ptr::from_ref(lib).cast_mut(), Ordering::SeqCst);
+        lib.collect();
     }
     JOINING.store(0, Ordering::Release);
     lib
@@ -102,9 +125,18 @@ impl Library {
         std::ptr::from_ref(&PLACES[index]).cast_mut().cast()
     }
 
-    /// Where calls of a symbol are counted.
-    pub(crate) fn count(&self, index: usize) -> &'static AtomicU64 {
-        &self.world.file().procs[self.world.slot()].calls[index]
+    /// Where this process's calls are counted, by symbol.
+    fn calls(&'static self) -> &'static [AtomicU64; COUNTERS] {
+        &self.world.file().procs[self.world.slot()].calls
+    }
+
+    /// Moves what was counted before there was a slot into it.
+    fn collect(&'static self) {
+        if EARLY_OF.load(Ordering::Acquire) == self.pid {
+            for (to, from) in self.calls().iter().zip(&EARLY) {
+                to.fetch_add(from.swap(0, Ordering::SeqCst), Ordering::Relaxed);
+            }
+        }
     }
 
     /// A moment of simulated time as NVML's timestamps have it: microseconds since 1970.

@@ -177,6 +177,7 @@ fn what_is_not_modelled_says_so_once() {
 fn calls_are_in_the_record() {
     alone("calls_are_in_the_record", &[], || {
         let nvml = Nvml::load();
+        assert_eq!(nvml.call("nvmlShutdown"), UNINITIALIZED, "and counted all the same");
         assert_eq!(nvml.call("nvmlInit_v2"), 0);
         assert_eq!(nvml.name(96), (0, "NVIDIA H200".to_owned()));
         assert_eq!(nvml.name(11).0, INSUFFICIENT_SIZE);
@@ -184,6 +185,7 @@ fn calls_are_in_the_record() {
         let record = world.record();
         let mine = record.processes.iter().find(|p| p.calls.contains_key("nvmlInit_v2")).expect("this process");
         assert_eq!((mine.calls["nvmlInit_v2"], mine.calls["nvmlDeviceGetName"]), (1, 2));
+        assert_eq!(mine.calls["nvmlShutdown"], 1);
         assert!(mine.observer && mine.pid == u64::from(std::process::id()));
     });
 }
