@@ -25,6 +25,8 @@ fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");
     // The functions given out stay valid for as long as the process lives, whatever the program closes.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A copy of ourselves, preloaded from another file, is known by this name.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libration.so");
     // What we mean by our own functions is ours, also where another library comes first with one of the same name; and
     // the loader has 300 names less to look up in every process.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");

@@ -118,13 +118,28 @@ pub fn next(id: usize) -> Option<*const ()> {
 }
 
 /// Another library's definition of a row's symbol, behind us in the order in which symbols are looked for.
+///
+/// Mostly there is none, and then the loader is not asked: a look-up that finds nothing leaves an error for `dlerror`, which
+/// a program that looked up something else would find.
 fn behind_us(id: usize) -> Option<*const ()> {
-    dl::next_behind_us(ROWS[id].symbol).filter(|&found| found != ROWS[id].export.0)
+    let symbol = ROWS[id].symbol;
+    if !elf::others_behind_us(symbol, known(&ORIGINALS[id]).unwrap_or(std::ptr::null())) {
+        return None;
+    }
+    let found = dl::next_behind_us(symbol);
+    if found.is_none() {
+        // SAFETY: takes this thread's error, the one that the line above has made.
+        unsafe { libc::dlerror() };
+    }
+    found
 }
 
-/// Whether a plain look-up of the symbol would find anything if we were not here. Loads nothing.
-pub fn is_there(id: usize) -> bool {
-    original_if_loaded(id).is_some() || behind_us(id).is_some()
+/// Whether a look-up of the symbol through the whole program, made by the code at `caller`, would find anything if we were
+/// not here. Loads nothing; may leave an error for `dlerror`.
+pub fn is_there(id: usize, caller: Option<usize>) -> bool {
+    let loaded = original_if_loaded(id).is_some();
+    let behind = dl::next_behind_us(ROWS[id].symbol).is_some();
+    behind || loaded && caller.is_some_and(|caller| elf::loaded_together(caller, Real::of(id).soname))
 }
 
 /// What the function that the resolver gave out hands on to.

@@ -124,7 +124,7 @@ impl Way {
     /// `Err`: there is no original, and this is what the program is told.
     fn out(id: usize, door: Door, thread: Option<&Thread>) -> Result<Way, u32> {
         let original = driver::original(id);
-        if thread.is_some_and(|thread| thread.is_passing(id)) {
+        if thread.is_some_and(|thread| thread.comes_back(id)) {
             let target = original.ok_or_else(|| driver::code_for_missing(id))?;
             return Ok(Way { target, again: true, chained: false });
         }

@@ -3,6 +3,7 @@
 //! and be given our number for a file of its own.
 
 use std::ffi::{CStr, c_int, c_long};
+use std::ptr::null_mut;
 
 /// Puts `errno` back when dropped.
 pub struct Errno(c_int);
@@ -42,8 +43,9 @@ pub fn append(path: &CStr, bytes: &[u8]) -> Result<(), c_int> {
     done
 }
 
-/// Writes all of it to a descriptor.
+/// Writes all of it to a descriptor. If that is a pipe that nobody reads any more, the program does not hear of it.
 pub fn write(file: c_long, mut bytes: &[u8]) -> Result<(), c_int> {
+    let _quiet = NoBrokenPipe::here();
     while !bytes.is_empty() {
         // SAFETY: the bytes are ours to read.
         let written = unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) };
@@ -55,6 +57,53 @@ pub fn write(file: c_long, mut bytes: &[u8]) -> Result<(), c_int> {
         }
     }
     Ok(())
+}
+
+/// Keeps SIGPIPE from this thread until dropped, and takes away one that came meanwhile.
+struct NoBrokenPipe {
+    mask: libc::sigset_t,
+    pending: bool,
+}
+
+impl NoBrokenPipe {
+    fn set() -> libc::sigset_t {
+        // SAFETY: a set of bits, for which zero is a value; then made a set of one signal.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGPIPE);
+            set
+        }
+    }
+
+    fn is_pending() -> bool {
+        // SAFETY: a set of bits, filled in and asked for one of them.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, libc::SIGPIPE) == 1
+        }
+    }
+
+    fn here() -> NoBrokenPipe {
+        let mut mask = NoBrokenPipe::set();
+        // SAFETY: blocks one signal for this thread, and keeps what was blocked before.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &NoBrokenPipe::set(), &raw mut mask) };
+        NoBrokenPipe { mask, pending: NoBrokenPipe::is_pending() }
+    }
+}
+
+impl Drop for NoBrokenPipe {
+    fn drop(&mut self) {
+        let _errno = Errno::kept();
+        // One that was pending before was not ours.
+        if !self.pending && NoBrokenPipe::is_pending() {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: takes a pending signal of this set, without waiting.
+            unsafe { libc::sigtimedwait(&NoBrokenPipe::set(), null_mut(), &raw const at_once) };
+        }
+        // SAFETY: back to what was blocked before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, null_mut()) };
+    }
 }
 
 /// Text in a buffer of fixed size; what does not fit is left out.

@@ -66,12 +66,28 @@ fn block() -> *mut Thread {
 /// A thread's block. Written by its thread alone, but for the counts, which whoever writes the trace reads.
 pub struct Thread {
     counts: [AtomicU64; COUNT],
-    /// The row whose call this thread has handed to another library, plus one; 0: none.
-    passing: Cell<u32>,
+    /// The call that this thread has handed to another library.
+    passing: Cell<Passing>,
     /// This thread is inside of an op.
     in_op: Cell<bool>,
     taken: AtomicBool,
     next: AtomicPtr<Thread>,
+}
+
+/// A call that was handed to another library, and has neither come back to us through it nor returned.
+#[derive(Clone, Copy)]
+struct Passing {
+    /// The row plus one; 0: none.
+    row: u32,
+    /// Where the stack was. A program may jump out of a call (`longjmp`) past us; then this lies below what is in use.
+    stack: usize,
+}
+
+/// Roughly where the stack is.
+#[inline(always)]
+fn stack() -> usize {
+    let here = 0u8;
+    (&raw const here) as usize
 }
 
 /// All blocks, newest first. Blocks are only ever added.
@@ -107,20 +123,26 @@ impl Thread {
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether this thread is in a call of this row that went to another library.
-    pub fn is_passing(&self, id: usize) -> bool {
-        self.passing.get() == id as u32 + 1
+    /// Whether this is a call of this row that went to another library and now comes back. It comes back once: what else
+    /// that library calls is a call of its own.
+    pub fn comes_back(&self, id: usize) -> bool {
+        let passing = self.passing.get();
+        let same = passing.row == id as u32 + 1 && stack() < passing.stack;
+        if same {
+            self.passing.set(Passing { row: 0, stack: 0 });
+        }
+        same
     }
 
     /// The call goes to another library until the guard is dropped.
     pub fn pass_through(&self, id: usize) -> impl Drop {
-        struct Passing<'a>(&'a Cell<u32>, u32);
-        impl Drop for Passing<'_> {
+        struct Restore<'a>(&'a Cell<Passing>, Passing);
+        impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 self.0.set(self.1);
             }
         }
-        Passing(&self.passing, self.passing.replace(id as u32 + 1))
+        Restore(&self.passing, self.passing.replace(Passing { row: id as u32 + 1, stack: stack() }))
     }
 
     /// The re-entry guard of ops; `None`: an op is running in this thread already.
@@ -210,7 +232,7 @@ extern "C" fn ended(block: *mut c_void) {
     unsafe { word().write(null_mut()) };
     // SAFETY: the key's value is what `give_back_at_exit` stored, a block.
     let thread = unsafe { &*block.cast::<Thread>() };
-    thread.passing.set(0);
+    thread.passing.set(Passing { row: 0, stack: 0 });
     thread.in_op.set(false);
     thread.taken.store(false, Ordering::Release);
 }

@@ -48,8 +48,9 @@ fn file() -> &'static CStr {
     CStr::from_bytes_until_nul(unsafe { &*FILE.0.get() }).unwrap_or(c"")
 }
 
-/// Reads `RATION_TRACE`. Called once, at the process's first hooked call.
-pub fn begin() {
+/// Reads `RATION_TRACE`. Called once, at the process's first hooked call; which may be made at its very end, when nothing
+/// will call [`write_counts`] any more.
+pub fn begin(ended: bool) {
     let Some(value) = sys::setting(c"RATION_TRACE") else { return };
     let (calls, path) = match value.to_bytes().strip_prefix(b"calls:") {
         Some(path) => (true, path),
@@ -65,6 +66,9 @@ pub fn begin() {
     if calls {
         entry::watch_for(entry::CALLS);
         return;
+    }
+    if ended {
+        entry::watch_for(entry::LATE);
     }
     at_fatal_signals();
     // SAFETY: a function that stays loaded.
@@ -172,8 +176,18 @@ fn program(text: &mut Text<'_>) {
 }
 
 fn append(bytes: &[u8]) {
-    if let Err(error) = sys::append(file(), bytes) {
-        log::warn!("RATION_TRACE: cannot write to {:?} (error {error}): the program goes on untraced", file());
+    match sys::append(file(), bytes) {
+        Ok(()) => {}
+        // The program has no descriptor left, or the disk no room: the next line may do better.
+        Err(error @ (libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::EDQUOT | libc::EINTR)) => {
+            log::warn!("RATION_TRACE: a piece of the trace is missing in {:?} (error {error})", file());
+        }
+        Err(error) => {
+            if TRACED.swap(0, Ordering::AcqRel) != 0 {
+                log::warn!("RATION_TRACE: cannot write to {:?} (error {error}): the program goes on untraced", file());
+            }
+            entry::stop_watching_for(entry::CALLS | entry::LATE);
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ops::ControlFlow;
 use std::slice;
 
+use crate::process;
+
 /// An entry of an object's dynamic section.
 #[repr(C)]
 struct Dynamic {
@@ -15,6 +17,7 @@ struct Dynamic {
 }
 
 const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
@@ -32,6 +35,7 @@ pub struct Object {
     gnu_hash: *const u32,
     old_hash: *const u32,
     soname: Option<usize>,
+    dynamic: *const Dynamic,
 }
 
 impl Object {
@@ -42,7 +46,7 @@ impl Object {
         // SAFETY: the loader gives the object's program headers and their number.
         let segments = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
+        let dynamic = (base + dynamic.p_vaddr as usize) as *const Dynamic;
         let mut object = Object {
             base,
             segments,
@@ -51,14 +55,12 @@ impl Object {
             gnu_hash: std::ptr::null(),
             old_hash: std::ptr::null(),
             soname: None,
+            dynamic,
         };
         // The loader has made absolute addresses of these in most objects, but not in the kernel's own.
         let absolute = |value: usize| if value < base { base + value } else { value };
-        loop {
-            // SAFETY: the dynamic section ends in an entry with tag DT_NULL.
-            let Dynamic { tag, value } = unsafe { entry.read() };
+        for &Dynamic { tag, value } in object.entries() {
             match tag {
-                DT_NULL => break,
                 DT_STRTAB => object.strings = absolute(value) as *const u8,
                 DT_SYMTAB => object.symbols = absolute(value) as *const libc::Elf64_Sym,
                 DT_GNU_HASH => object.gnu_hash = absolute(value) as *const u32,
@@ -66,16 +68,31 @@ impl Object {
                 DT_SONAME => object.soname = Some(value),
                 _ => {}
             }
-            // SAFETY: not the last entry, so there is another.
-            entry = unsafe { entry.add(1) };
         }
         (!object.strings.is_null() && !object.symbols.is_null()).then_some(object)
     }
 
+    fn entries(&self) -> &'static [Dynamic] {
+        // SAFETY: the dynamic section is an array that ends in an entry with tag DT_NULL.
+        unsafe {
+            let length = (0..).find(|&at| (*self.dynamic.add(at)).tag == DT_NULL).unwrap_or(0);
+            slice::from_raw_parts(self.dynamic, length)
+        }
+    }
+
+    fn string(&self, at: usize) -> &CStr {
+        // SAFETY: an offset into the object's string table, whose strings end in NUL.
+        unsafe { CStr::from_ptr(self.strings.add(at).cast()) }
+    }
+
     /// The name that other objects need it by.
     pub fn soname(&self) -> Option<&CStr> {
-        // SAFETY: an offset into the object's string table, whose strings end in NUL.
-        self.soname.map(|at| unsafe { CStr::from_ptr(self.strings.add(at).cast()) })
+        self.soname.map(|at| self.string(at))
+    }
+
+    /// The names of the objects that it needs.
+    fn needed(&self) -> impl Iterator<Item = &CStr> {
+        self.entries().iter().filter(|entry| entry.tag == DT_NEEDED).map(|entry| self.string(entry.value))
     }
 
     /// Whether an address lies in its code or data.
@@ -105,12 +122,10 @@ impl Object {
     /// `index` is below the number of symbols.
     unsafe fn exported(&self, index: u32, name: &CStr) -> Option<&libc::Elf64_Sym> {
         const FUNCTION: u8 = 2;
-        // SAFETY: the caller's word for the index; the name is an offset into the string table.
+        // SAFETY: the caller's word for the index.
         let symbol = unsafe { &*self.symbols.add(index as usize) };
         let defined = symbol.st_shndx != 0 && symbol.st_value != 0 && symbol.st_info & 0xf == FUNCTION;
-        // SAFETY: as above.
-        (defined && unsafe { CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast()) } == name)
-            .then_some(symbol)
+        (defined && self.string(symbol.st_name as usize) == name).then_some(symbol)
     }
 
     /// # Safety
@@ -172,14 +187,19 @@ impl Object {
     }
 }
 
-/// Shows every loaded object, in the order of loading, until told to stop.
-pub fn each(mut look: impl FnMut(Object) -> ControlFlow<()>) {
+/// Shows every loaded object, in the order of loading, until told to stop. The loader holds its list still meanwhile.
+pub fn each(look: impl FnMut(Object) -> ControlFlow<()>) {
+    let _walking = process::walking();
+    walk(look);
+}
+
+fn walk(mut look: impl FnMut(Object) -> ControlFlow<()>) {
     unsafe extern "C" fn one<F: FnMut(Object) -> ControlFlow<()>>(
         info: *mut libc::dl_phdr_info,
         _size: usize,
         look: *mut c_void,
     ) -> c_int {
-        // SAFETY: `look` is the closure that `each` passes, and the loader holds the object still meanwhile.
+        // SAFETY: `look` is the closure that `walk` passes, and the loader holds the object still meanwhile.
         unsafe {
             let look = &mut *look.cast::<F>();
             Object::read(&*info).map_or(0, |object| look(object).is_break().into())
@@ -213,6 +233,11 @@ fn is_ours(object: &Object) -> bool {
     object.contains(is_ours as *const () as usize)
 }
 
+/// Whether we are the first object that is loaded under a soname: another may be a copy of ourselves from another file.
+pub fn is_first_of_its_name(soname: &CStr) -> bool {
+    loaded_as(soname).is_none_or(|first| is_ours(&first))
+}
+
 /// The first object behind us that exports a function, and that function.
 pub fn function_behind_us(name: &CStr) -> Option<*const ()> {
     let mut past_us = false;
@@ -225,6 +250,59 @@ pub fn function_behind_us(name: &CStr) -> Option<*const ()> {
         if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     found
+}
+
+/// Whether any object behind us exports a function of this name other than the one given.
+pub fn others_behind_us(name: &CStr, besides: *const ()) -> bool {
+    let mut past_us = false;
+    let mut others = false;
+    each(|object| {
+        others = past_us && object.function(name).is_some_and(|function| function != besides);
+        past_us |= is_ours(&object);
+        if others { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    others
+}
+
+/// Whether the object that has the code at `caller` was loaded together with the one under a soname, by a `dlopen` that kept
+/// both out of the global scope. Then they find each other's symbols, and nobody else does.
+pub fn loaded_together(caller: usize, soname: &CStr) -> bool {
+    let mut together = false;
+    // The list must not change while it is walked back and forth, and the loader holds it still while it shows one object.
+    each(|_| {
+        let mut objects = Vec::new();
+        walk(|object| {
+            objects.push(object);
+            ControlFlow::Continue(())
+        });
+        together = share_a_root(&objects, caller, soname);
+        ControlFlow::Break(())
+    });
+    together
+}
+
+fn share_a_root(objects: &[Object], caller: usize, soname: &CStr) -> bool {
+    let mut names: Vec<_> =
+        objects.iter().enumerate().filter_map(|(at, object)| Some((object.soname()?, at))).collect();
+    names.sort_unstable();
+    let find = |name: &CStr| names.binary_search_by_key(&name, |entry| entry.0).ok().map(|found| names[found].1);
+    let needs: Vec<Vec<usize>> = objects.iter().map(|object| object.needed().filter_map(find).collect()).collect();
+    let caller = objects.iter().position(|object| object.contains(caller));
+    let (Some(caller), Some(wanted)) = (caller, find(soname)) else { return false };
+    // Every object that needs the one at `leaf`, or needs one that does, and so on; and that one itself.
+    let roots = |leaf: usize| {
+        let mut needing = vec![false; objects.len()];
+        needing[leaf] = true;
+        while let Some(more) =
+            (0..objects.len()).find(|&at| !needing[at] && needs[at].iter().any(|&other| needing[other]))
+        {
+            needing[more] = true;
+        }
+        needing
+    };
+    let of_caller = roots(caller);
+    // What the program itself is made of, first in the list, lives in the global scope alone.
+    !of_caller[0] && of_caller.iter().zip(roots(wanted)).any(|(&caller, wanted)| caller && wanted)
 }
 
 /// Where a caller stands in the order of loading, for a look-up of a symbol in what comes behind it.
