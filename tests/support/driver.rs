@@ -1,8 +1,8 @@
 //! Drivers that do nothing but say which of their symbols was called, and with what.
 //!
 //! There is one for each release: it exports what that release exports, and its `cuGetProcAddress` answers as that
-//! release's does, by the tables in `cuda-stubs/world/surface`. Every function has a number of its own, which is what it
-//! returns; the one whose number is in `routing_wanted` also keeps its arguments in `routing_arguments` and adds to
+//! release's does, by the tables in `cuda-stubs/world/surface`. Every function has a number of its own, which is what
+//! it returns; the one whose number is in `routing_wanted` also keeps its arguments in `routing_arguments` and adds to
 //! `routing_calls`. So whoever calls can tell where the call arrived, with what, and how often.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +29,8 @@ const INVENTED: [(&str, &str); 3] = [
     ("cuGraphLaunch_v2_ptsz", "cuGraphLaunch"),
 ];
 
-/// NVML's table has no releases. These are not in all of them; the first release of each is that of the header which first
-/// declared it.
+/// NVML's table has no releases. These are not in all of them; the first release of each is that of the header which
+/// first declared it.
 const NVML_NOT_ALWAYS: [(&str, u32); 8] = [
     ("nvmlDeviceGetComputeRunningProcesses_v3", 510),
     ("nvmlDeviceGetGraphicsRunningProcesses_v3", 510),
@@ -116,6 +116,7 @@ impl Surface {
             let (name, export) = (name.to_owned(), export.to_owned());
             answers.push(Answer { name, since: FUTURE.cuda, legacy, per_thread: true, export });
         }
+        answers.sort_by(|a, b| (&a.name, a.since).cmp(&(&b.name, b.since)));
         Surface { symbols, answers }
     }
 
@@ -127,14 +128,13 @@ impl Surface {
         self.symbols.get(symbol).is_some_and(|(since, _)| *since <= release.name)
     }
 
-    /// What the driver of a release answers: the newest export that is not newer than `version`. `Err` has the status with
-    /// which it says that there is none.
+    /// What the driver of a release answers: the newest export that is not newer than `version`. `Err` has the status
+    /// with which it says that there is none.
     pub fn resolve(&self, release: Release, name: &str, version: u32, per_thread: bool) -> Result<&str, u32> {
         let known = self.answers.iter().filter(|answer| answer.name == name && self.has(release, &answer.export));
         let known: Vec<_> = known.collect();
-        let fits = |answer: &&&Answer| {
-            answer.since <= version && if per_thread { answer.per_thread } else { answer.legacy }
-        };
+        let fits =
+            |answer: &&&Answer| answer.since <= version && if per_thread { answer.per_thread } else { answer.legacy };
         match known.iter().filter(fits).max_by_key(|answer| answer.since) {
             Some(answer) => Ok(&answer.export),
             None if known.is_empty() => Err(1),
@@ -175,7 +175,7 @@ impl Workshop {
 
     /// Runs the C compiler here. No warnings: functions without prototypes are the point.
     pub fn cc(&self, args: &[&str]) {
-        let run = Command::new("cc").args(["-std=gnu11", "-O1", "-w"]).args(args).current_dir(&self.dir).output();
+        let run = Command::new("cc").args(["-std=gnu11", "-w"]).args(args).current_dir(&self.dir).output();
         let run = run.expect("a C compiler: run ci/setup");
         assert!(run.status.success(), "cc {args:?}:\n{}", String::from_utf8_lossy(&run.stderr));
     }
@@ -285,15 +285,18 @@ static int look_up(const char *name, void **at, int version, unsigned long long 
     if (!at || !name || flags & ~3ull) return INVALID_VALUE;
     if (version < 0) version = newest;
     if (version > newest) return INVALID_VALUE;
-    int since = -1;
+    /* They are in the order of their names, and of their versions. */
+    const struct answer *a = answers, *end = answers + sizeof answers / sizeof *answers;
+    for (size_t left = end - a; left > 0;) {
+        size_t half = left / 2;
+        if (strcmp(a[half].name, name) < 0) a += half + 1, left -= half + 1;
+        else left = half;
+    }
     *found = NULL;
     *status = 1;
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-        const struct answer *a = &answers[i];
-        if (strcmp(a->name, name) != 0) continue;
+    for (; a < end && strcmp(a->name, name) == 0; a++) {
         if (*status == 1) *status = 2;
-        if ((flags == 2 ? a->per_thread : a->legacy) && a->since <= version && a->since >= since) {
-            since = a->since;
+        if ((flags == 2 ? a->per_thread : a->legacy) && a->since <= version) {
             *found = a->export;
             *status = 0;
         }

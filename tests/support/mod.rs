@@ -4,6 +4,7 @@
 
 pub mod driver;
 pub mod facts;
+pub mod preload;
 pub mod table;
 
 use std::path::{Path, PathBuf};
