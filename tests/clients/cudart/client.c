@@ -76,11 +76,16 @@ static void *ours(void *real) {
     return real;
 }
 
+typedef void *(*finder)(void *, const char *);
+
+/* The dlsym behind ours: a preloaded library's, if there is one. dlvsym passes over those, which have no symbol
+ * versions, so what it finds is only asked where the next one is. */
 static void *real_dlsym(void *handle, const char *name) {
-    static void *(*function)(void *, const char *);
+    static finder function;
     if (!function) {
-        function = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-        if (!function) function = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+        finder any = (finder)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+        if (!any) any = (finder)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+        function = (finder)any(RTLD_NEXT, "dlsym");
     }
     return function(handle, name);
 }

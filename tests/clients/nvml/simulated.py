@@ -2,7 +2,8 @@
 
 A test script calls `run(main)`. The script is then run again with the simulated libraries on its LD_LIBRARY_PATH and
 RATION_SIM_DIR in a temporary directory, and there `main` is called. SIM names the directory of the libraries
-(target/sim, see ci/build) and DEV the one of the programs (target/debug).
+(target/sim, see ci/build) and DEV the one of the programs (target/debug). Where CLIENT_RECORDS names a directory, the
+record of each world is left there, to be compared with what others say of the same calls.
 """
 
 import contextlib
@@ -28,11 +29,21 @@ def run(main):
         if not os.path.exists(needed):
             sys.exit(f"{needed} is missing: run ci/build, or set SIM and DEV")
     with tempfile.TemporaryDirectory(prefix="ration-sim-") as world:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("RATION_")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RATION_SIM_")}
         paths = [SIM, env.get("LD_LIBRARY_PATH", "")]
         env.update(RATION_SIM_DIR=world, LD_LIBRARY_PATH=":".join(filter(None, paths)))
         env.update(SIMULATED_NVML_TEST=sys.argv[0])
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=env, check=False).returncode)
+        status = subprocess.run([sys.executable, *sys.argv], env=env, check=False).returncode
+        keep_record(env)
+    sys.exit(status)
+
+
+def keep_record(env):
+    """Leaves the record of a world that goes away with the test, if somebody wants it and anybody was in it."""
+    records = os.environ.get("CLIENT_RECORDS")
+    if records and os.path.exists(os.path.join(env["RATION_SIM_DIR"], "world")):
+        with tempfile.NamedTemporaryFile(dir=records, suffix=".json", delete=False) as file:
+            subprocess.run([os.path.join(DEV, "ration-sim"), "record"], env=env, stdout=file, check=True)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import pynvml as nvml
-from simulated import MIB, checked, hold, near, run, settle
+from simulated import MIB, checked, hold, keep_record, near, run, settle
 
 CONTEXT = 518  # MiB, in a process's figure
 OVERHEAD = 5.5625  # MiB besides, in the device's
@@ -269,6 +269,7 @@ def another_world(expect, **settings):
     with tempfile.TemporaryDirectory(prefix="ration-sim-") as world:
         env["RATION_SIM_DIR"] = world
         done = subprocess.run([sys.executable, "-c", QUESTIONS], env=env, check=True, capture_output=True, text=True)
+        keep_record(env)
     assert done.stdout.splitlines() == expect, done.stdout
 
 
