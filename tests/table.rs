@@ -84,9 +84,11 @@ fn families_are_whole() {
     for family in FAMILIES {
         let members: Vec<_> = exports.iter().filter(|export| export.starts_with(family)).collect();
         assert!(!members.is_empty(), "no driver exports anything like {family}");
-        missing.extend(members.into_iter().filter(|export| {
-            !table.has(export) && !LEFT_ALONE.iter().any(|(alone, _)| export.starts_with(alone))
-        }));
+        missing.extend(
+            members
+                .into_iter()
+                .filter(|export| !table.has(export) && !LEFT_ALONE.iter().any(|(alone, _)| export.starts_with(alone))),
+        );
     }
     assert!(missing.is_empty(), "exports of the driver that get past us: {missing:?}");
     for (alone, _) in LEFT_ALONE {

@@ -323,21 +323,30 @@ fn settings_of_the_shim_are_those_documented() {
     for (path, text) in tree().into_iter().filter(|path| path.starts_with("src/")).filter_map(text_of) {
         for rest in after_each(&text, "c\"RATION_") {
             let name: String = rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
-            assert!(documented.contains(&format!("`RATION_{name}=")), "RATION_{name} ({path}) is not in docs/library.md");
+            assert!(
+                documented.contains(&format!("`RATION_{name}=")),
+                "RATION_{name} ({path}) is not in docs/library.md"
+            );
             read_by_the_shim.insert(name);
         }
     }
     assert!(!read_by_the_shim.is_empty(), "no settings were found in src/");
     for rest in after_each(&documented, "| `RATION_") {
         let name: String = rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
-        assert!(read_by_the_shim.contains(&name), "docs/library.md documents RATION_{name}, which nothing in src/ reads");
+        assert!(
+            read_by_the_shim.contains(&name),
+            "docs/library.md documents RATION_{name}, which nothing in src/ reads"
+        );
     }
 }
 
 /// What must not be used inside of somebody else's process, and why.
 const NOT_IN_THE_SHIM: [(&str, &str); 8] = [
     ("thread_local!", "asks the loader for an address at every access, and runs destructors: see src/thread.rs"),
-    ("std::env", "reads the environment under a lock of Rust's own, and trusts setuid programs' users: see sys::setting"),
+    (
+        "std::env",
+        "reads the environment under a lock of Rust's own, and trusts setuid programs' users: see sys::setting",
+    ),
     ("std::fs", "keeps descriptors that the program may close and reuse: see src/sys.rs"),
     ("std::thread", "the library starts no thread"),
     ("Mutex", "a fork while it is held leaves it held for ever in the child: see thread::ShortLock"),
