@@ -90,8 +90,20 @@ pub fn answer(
         Err(code) => return code,
     };
     way.count(id, thread);
-    let driver = || way.go(id, thread, call);
-    let mut asked = Call::new(&driver);
+    let result = run(thread, &|| way.go(id, thread, call), op, |reason| ops::note_bypass(id, reason));
+    settle(id, &way, shown, result);
+    result
+}
+
+/// Runs an op behind the re-entry guard and the panic firewall. Whatever happens in it, the program gets an answer, and the
+/// driver is asked once for it where the op did not say otherwise.
+fn run(
+    thread: Option<&Thread>,
+    driver: &dyn Fn() -> u32,
+    op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
+    bypassed: impl FnOnce(Reason),
+) -> u32 {
+    let mut asked = Call::new(driver);
     let outcome = match thread.map(Thread::enter_op) {
         None => Outcome::Bypassed(Reason::NoMemory),
         Some(None) => Outcome::Bypassed(Reason::Reentered),
@@ -100,15 +112,13 @@ pub fn answer(
             catch_unwind(AssertUnwindSafe(|| op(&mut asked))).unwrap_or(Outcome::Bypassed(Reason::Panicked))
         }
     };
-    let result = match outcome {
+    match outcome {
         Outcome::Done(result) | Outcome::Refused(result) => result,
         Outcome::Bypassed(reason) => {
-            ops::note_bypass(id, reason);
+            bypassed(reason);
             asked.result().unwrap_or_else(driver)
         }
-    };
-    settle(id, &way, shown, result);
-    result
+    }
 }
 
 /// Where a call goes from here.
@@ -161,5 +171,60 @@ fn settle(id: usize, way: &Way, shown: &dyn Fn() -> Shown, result: u32) {
         trace::write_call(id, &shown(), result);
     } else {
         trace::write_counts();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::run;
+    use crate::ops::{Call, Outcome, Reason};
+    use crate::thread::Thread;
+
+    /// Runs an op on a driver that answers 7; returns the answer, how often the driver was asked, and the bypass.
+    fn trial(op: &mut dyn FnMut(&mut Call<'_>) -> Outcome) -> (u32, u32, Option<Reason>) {
+        let asked = Cell::new(0);
+        let bypass = Cell::new(None);
+        let driver = || {
+            asked.set(asked.get() + 1);
+            7
+        };
+        let answer = run(Thread::attach(), &driver, op, |reason| bypass.set(Some(reason)));
+        (answer, asked.get(), bypass.get())
+    }
+
+    #[test]
+    fn an_op_decides_what_the_program_is_told() {
+        assert_eq!(trial(&mut |call| Outcome::Done(call.driver() + 1)), (8, 1, None));
+        assert_eq!(trial(&mut |_| Outcome::Refused(2)), (2, 0, None));
+    }
+
+    #[test]
+    fn a_panic_never_reaches_the_program_and_asks_the_driver_once() {
+        assert_eq!(trial(&mut |_| panic!("before")), (7, 1, Some(Reason::Panicked)));
+        let after = &mut |call: &mut Call<'_>| {
+            call.driver();
+            panic!("after")
+        };
+        assert_eq!(trial(after), (7, 1, Some(Reason::Panicked)));
+        // The guard was let go on the way out.
+        assert_eq!(trial(&mut |call| Outcome::Done(call.driver())), (7, 1, None));
+    }
+
+    #[test]
+    fn an_op_inside_of_an_op_stands_aside() {
+        let mut inner = None;
+        let outer = trial(&mut |call| {
+            inner = Some(trial(&mut |_| Outcome::Refused(2)));
+            Outcome::Done(call.driver())
+        });
+        assert_eq!(outer, (7, 1, None));
+        assert_eq!(inner, Some((7, 1, Some(Reason::Reentered))));
+    }
+
+    #[test]
+    fn without_memory_for_a_block_the_driver_answers() {
+        assert_eq!(run(None, &|| 7, &mut |_| Outcome::Refused(2), |reason| assert_eq!(reason, Reason::NoMemory)), 7);
     }
 }
