@@ -2,14 +2,14 @@
 //!
 //! At this stage it sees every call and changes none. A call passes through these rooms:
 //!
-//! - [`table`]: the one table of hooked symbols, from which the exported functions, the resolver and the counters are made;
-//! - [`resolve`]: answers `dlsym` and `cuGetProcAddress`, so that every way to the driver leads through us;
-//! - [`entry`]: the C edge, which counts a call and hands it on;
-//! - [`ops`]: what is done about the calls that are not simply handed on;
-//! - [`driver`]: the real driver's functions, and the only place that calls them for the shim's own ends.
+//! - `table`: the one table of hooked symbols, from which the exported functions, the resolver and the counters are made;
+//! - `resolve`: answers `dlsym` and `cuGetProcAddress`, so that every way to the driver leads through us;
+//! - `entry`: the C edge, which counts a call and hands it on;
+//! - `ops`: what is done about the calls that are not simply handed on;
+//! - `driver`: the real driver's functions, and the only place that calls them for the shim's own ends.
 //!
-//! Around them: [`thread`] (what is kept per thread), [`process`] (first call, forks, the end), [`trace`] (`RATION_TRACE`),
-//! [`log`] (`RATION_LOG`), [`sys`] (writing from inside of somebody else's process) and [`abi`] (the driver's types).
+//! Around them: `thread` (what is kept per thread), `process` (first call, forks, the end), `trace` (`RATION_TRACE`),
+//! `log` (`RATION_LOG`), `sys` (writing from inside of somebody else's process) and [`abi`] (the driver's types).
 //!
 //! The library has no constructor, starts no thread and opens no file: a process that never calls the driver pays for its
 //! loading and for nothing else.

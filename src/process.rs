@@ -117,9 +117,11 @@ pub fn walking() -> impl Drop {
 
 fn watch_forks() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    if !WATCHED.load(Ordering::Relaxed) && !WATCHED.swap(true, Ordering::AcqRel) {
+    if !WATCHED.load(Ordering::Acquire) {
+        // Two threads at once both register them, which does no harm; neither goes on before they are registered.
         // SAFETY: functions of the right type, which stay loaded. No handle: they are never taken back.
         unsafe { __register_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child), null_mut()) };
+        WATCHED.store(true, Ordering::Release);
     }
 }
 

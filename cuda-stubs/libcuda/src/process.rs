@@ -58,9 +58,11 @@ extern "C" fn in_forked_child() {
 /// From now on forked children know that they are. Not a `Once`: a child forked within it would wait for ever.
 pub(crate) fn watch_forks() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    if !WATCHED.load(Ordering::Relaxed) && !WATCHED.swap(true, Ordering::Relaxed) {
+    if !WATCHED.load(Ordering::Acquire) {
+        // Two threads at once both register it, which does no harm; neither goes on before it is registered.
         // SAFETY: registers a handler that only stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+        WATCHED.store(true, Ordering::Release);
     }
 }
 
