@@ -70,20 +70,23 @@ fn function(out: &mut String, id: usize, row: &Row, prototype: &Prototype) {
     line(out, format_args!("    const ID: usize = {id};"));
     line(out, format_args!("    #[cfg_attr(not(test), unsafe(no_mangle))]"));
     line(out, format_args!("    pub unsafe extern \"C-unwind\" fn {name}({declared}) -> u32 {{"));
-    match &row.op {
-        None => {
-            // One jump for both ways, so that no argument is moved.
-            line(out, format_args!("        let on = entry::pass(ID).unwrap_or(first as *const ());"));
-            line(out, format_args!("        ({call})(on)"));
-        }
-        Some(_) => line(out, format_args!("        unsafe {{ answered(Door::Exported, {passed}) }}")),
+    if row.always_answered() {
+        line(out, format_args!("        unsafe {{ answered(Door::Exported, {passed}) }}"));
+    } else {
+        // One jump for both ways, so that no argument is moved.
+        let reasons = if row.op.is_some() { "ANY" } else { "ANY & !entry::SLICED" };
+        line(
+            out,
+            format_args!("        let on = entry::pass::<{{ entry::{reasons} }}>(ID).unwrap_or(first as *const ());"),
+        );
+        line(out, format_args!("        ({call})(on)"));
     }
     line(out, format_args!("    }}"));
     let (slow, more) = if row.op.is_some() { ("answered", "") } else { ("watched", "#[cold] ") };
-    if row.op.is_none() {
-        line(out, format_args!("    #[cold] #[inline(never)]"));
+    if !row.always_answered() {
+        line(out, format_args!("    {more}#[inline(never)]"));
         line(out, format_args!("    unsafe extern \"C-unwind\" fn first({declared}) -> u32 {{"));
-        line(out, format_args!("        unsafe {{ watched(Door::Exported, {passed}) }}"));
+        line(out, format_args!("        unsafe {{ {slow}(Door::Exported, {passed}) }}"));
         line(out, format_args!("    }}"));
     }
     line(out, format_args!("    {more}pub unsafe extern \"C-unwind\" fn handed_{name}({declared}) -> u32 {{"));
@@ -95,8 +98,14 @@ fn function(out: &mut String, id: usize, row: &Row, prototype: &Prototype) {
     match &row.op {
         None => line(out, format_args!("        entry::watch(ID, door, &shown, &{call})")),
         Some(op) => {
-            let op = format!("&mut |call: &mut ops::Call<'_>| unsafe {{ ops::{op}(call, {passed}) }}");
-            line(out, format_args!("        entry::answer(ID, door, &shown, &{call}, {op})"));
+            // `op(a, b)`: only these of the arguments; `op`: all.
+            let (name, chosen) = match op.strip_suffix(')').and_then(|op| op.split_once('(')) {
+                Some((name, chosen)) => (name, chosen),
+                None => (op.as_str(), passed.as_str()),
+            };
+            let op = format!("&mut |call: &mut ops::Call<'_>| unsafe {{ ops::{name}(call, {chosen}) }}");
+            let answer = if row.always_answered() { "answer" } else { "answer_in_a_slice" };
+            line(out, format_args!("        entry::{answer}(ID, door, &shown, &{call}, {op})"));
         }
     }
     line(out, format_args!("    }}"));

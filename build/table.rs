@@ -29,6 +29,11 @@ impl Row {
         name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
     }
 
+    /// Whether the op answers every call, and not only those of a process that is held to a slice.
+    pub fn always_answered(&self) -> bool {
+        self.op.as_ref().is_some_and(|op| op.starts_with("resolver::"))
+    }
+
     /// Whether stream handle 0 means the calling thread's own stream.
     pub fn per_thread_stream(&self) -> bool {
         self.prototype() != self.symbol

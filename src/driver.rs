@@ -3,8 +3,9 @@
 //! Nothing here takes a lock. What is found is written into words that only ever change from unknown to known, and every
 //! thread that looks finds the same, so a race costs a second look and a fork in the middle of one costs nothing.
 
-use std::ffi::{CStr, c_int, c_uint};
-use std::mem::transmute;
+pub mod calls;
+
+use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -12,7 +13,7 @@ use crate::abi::cuda::{self, CUcontext, CUdevice, CUstream};
 use crate::abi::nvml;
 use crate::entry;
 use crate::resolve::{dl, elf};
-use crate::table::{COUNT, Library, ROWS, find};
+use crate::table::{COUNT, Library, ROWS};
 
 type Word = AtomicPtr<()>;
 
@@ -22,10 +23,6 @@ static ORIGINALS: [Word; COUNT] = [const { Word::new(null_mut()) }; COUNT];
 static NEXT: [Word; COUNT] = [const { Word::new(null_mut()) }; COUNT];
 /// What another library's `dlsym` answered in place of the original.
 static ANSWERED: [Word; COUNT] = [const { Word::new(null_mut()) }; COUNT];
-
-/// Functions that the shim calls but does not stand in front of.
-static CONTEXT_OF_THREAD: Word = Word::new(null_mut());
-static DEVICE_OF_THREAD: Word = Word::new(null_mut());
 
 fn known(word: &Word) -> Option<*const ()> {
     let address = word.load(Ordering::Acquire);
@@ -64,10 +61,6 @@ impl Real {
             if row.library == self.library {
                 store(word, object.function(row.symbol));
             }
-        }
-        if self.library == Library::Driver {
-            store(&CONTEXT_OF_THREAD, object.function(c"cuCtxGetCurrent"));
-            store(&DEVICE_OF_THREAD, object.function(c"cuCtxGetDevice"));
         }
         self.found.store(true, Ordering::Release);
         true
@@ -191,15 +184,9 @@ impl Place {
     pub fn current() -> Option<Place> {
         let mut context: CUcontext = null_mut();
         let mut device: CUdevice = 0;
-        // SAFETY: the driver's functions of these names, with the types that include/ declares and places to write to.
-        unsafe {
-            let get: unsafe extern "C-unwind" fn(*mut CUcontext) -> c_uint = transmute(known(&CONTEXT_OF_THREAD)?);
-            if get(&raw mut context) != cuda::CUDA_SUCCESS || context.is_null() {
-                return None;
-            }
-            let get: unsafe extern "C-unwind" fn(*mut CUdevice) -> c_uint = transmute(known(&DEVICE_OF_THREAD)?);
-            (get(&raw mut device) == cuda::CUDA_SUCCESS).then_some(Place { context, device })
-        }
+        // SAFETY: places to write to.
+        let answers = unsafe { [calls::cuCtxGetCurrent(&raw mut context), calls::cuCtxGetDevice(&raw mut device)] };
+        (answers == [cuda::CUDA_SUCCESS; 2] && !context.is_null()).then_some(Place { context, device })
     }
 }
 
@@ -216,13 +203,9 @@ impl Stream {
 
     /// Whether it records a graph instead of working. The one question about a stream that never disturbs a capture.
     pub fn is_capturing(self) -> bool {
-        let mut status: c_int = 0;
-        let Some(ask) = find(c"cuStreamIsCapturing").and_then(original_if_loaded) else { return false };
-        // SAFETY: the driver's function of this name, with its type; the stream is the caller's, who is using it.
-        let result = unsafe {
-            let ask: unsafe extern "C-unwind" fn(CUstream, *mut c_int) -> c_uint = transmute(ask);
-            ask(self.0, &raw mut status)
-        };
-        result == cuda::CUDA_SUCCESS && status != 0
+        let mut status = 0;
+        // SAFETY: the stream is the caller's, who is using it.
+        let result = unsafe { calls::cuStreamIsCapturing(self.0, &raw mut status) };
+        result == cuda::CUDA_SUCCESS && status != cuda::CU_STREAM_CAPTURE_STATUS_NONE
     }
 }

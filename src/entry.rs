@@ -36,6 +36,11 @@ pub const LATE: u32 = 2;
 /// Another library stands between us and the driver, and may come back to us with the same call.
 pub const CHAINED: u32 = 4;
 
+/// The process is held to a slice: calls that an op answers go to it.
+pub const SLICED: u32 = 8;
+/// All of them.
+pub const ANY: u32 = u32::MAX;
+
 /// From now on every call is watched, for this reason.
 pub fn watch_for(reason: u32) {
     WATCH.fetch_or(reason, Ordering::Release);
@@ -51,11 +56,11 @@ pub fn stop_watching_for(reason: u32) {
     WATCH.fetch_and(!reason, Ordering::Release);
 }
 
-/// Counts the call and says where it goes; `None`: it wants [`watch`].
+/// Counts the call and says where it goes; `None`: it wants [`watch`] or [`answer`], for one of these reasons.
 #[inline(always)]
-pub fn pass(id: usize) -> Option<*const ()> {
+pub fn pass<const REASONS: u32>(id: usize) -> Option<*const ()> {
     let thread = Thread::attached()?;
-    if WATCH.load(Ordering::Relaxed) != 0 {
+    if WATCH.load(Ordering::Relaxed) & REASONS != 0 {
         return None;
     }
     let original = driver::next_if_known(id)?;
@@ -74,6 +79,19 @@ pub fn watch(id: usize, door: Door, shown: &dyn Fn() -> Shown, call: &dyn Fn(*co
     let result = way.go(id, thread, call);
     settle(id, &way, shown, result);
     result
+}
+
+/// A call that an op answers in a process that has a slice, and only there.
+pub fn answer_in_a_slice(
+    id: usize,
+    door: Door,
+    shown: &dyn Fn() -> Shown,
+    call: &dyn Fn(*const ()) -> u32,
+    op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
+) -> u32 {
+    // A thread's first call of all: only now the settings are known.
+    Thread::attach();
+    if watches_for(SLICED) { answer(id, door, shown, call, op) } else { watch(id, door, shown, call) }
 }
 
 /// A call that an op answers.

@@ -22,6 +22,7 @@
 pub mod abi;
 mod driver;
 mod entry;
+mod ledger;
 mod log;
 mod ops;
 mod process;

@@ -3,6 +3,11 @@
 //! An op is given the caller's arguments and a [`Call`], through which it asks the driver. It ends in one of three
 //! [`Outcome`]s, so that letting a call through unanswered is a decision with a name and not an accident.
 
+pub mod contexts;
+pub mod launches;
+pub mod memory;
+pub mod pools;
+pub mod report;
 pub mod resolver;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +21,6 @@ pub enum Outcome {
     /// The driver was asked, and the program is told this.
     Done(u32),
     /// The program is told this, which is a code that the driver itself might have given.
-    #[allow(dead_code, reason = "the first to refuse are the memory caps")]
     Refused(u32),
     /// The shim stands aside: what the driver answers is what the program is told.
     Bypassed(Reason),
@@ -60,6 +64,7 @@ pub fn note_bypass(id: usize, reason: Reason) {
 /// In a forked child: nothing was bypassed yet.
 pub fn forget_the_parent() {
     BYPASSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    pools::forget_the_parent();
 }
 
 /// How often the shim stood aside for a reason.

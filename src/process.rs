@@ -4,11 +4,13 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::resolve::elf;
-use crate::{entry, log, ops, thread, trace};
+use crate::{entry, ledger, log, ops, thread, trace};
 
 /// 0: nothing yet. Otherwise the process and thread that began, or [`BEGUN`].
 static STATE: AtomicU64 = AtomicU64::new(0);
 const BEGUN: u64 = 1;
+/// The process that has begun.
+static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// How often somebody who waits for another thread looks, before going on without: a second or so.
 const PATIENCE: u32 = 100_000;
@@ -29,6 +31,13 @@ fn wait_a_little() {
 /// with what is there, which is a shim that counts and writes nothing.
 pub fn begin() {
     if STATE.load(Ordering::Acquire) == BEGUN {
+        // A thread that registers what runs in forked children while another is in the middle of a fork is too late for that
+        // fork's child, which then finds out here.
+        let me = this_process();
+        if OWNER.swap(me, Ordering::AcqRel) != me {
+            // SAFETY: what the handler does may be done twice.
+            unsafe { in_forked_child() };
+        }
         return;
     }
     let mine = this_process() << 32 | thread::number() as u64 & 0xffff_ffff;
@@ -52,7 +61,9 @@ pub fn begin() {
             }
             if !stands_aside() {
                 trace::begin(ENDED.load(Ordering::Acquire));
+                ledger::begin();
             }
+            OWNER.store(this_process(), Ordering::Release);
             STATE.store(BEGUN, Ordering::Release);
             return;
         }
@@ -145,7 +156,9 @@ unsafe extern "C" fn in_forked_child() {
     thread::forget_the_parent();
     trace::forget_the_parent();
     ops::forget_the_parent();
+    ledger::forget_the_parent();
     entry::stop_watching_for(entry::LATE);
+    OWNER.store(this_process(), Ordering::Release);
 }
 
 /// The library's turn among the destructors has come.

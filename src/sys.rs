@@ -146,6 +146,43 @@ pub fn setting(name: &CStr) -> Option<&'static CStr> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
+/// A setting from the environment, whoever runs the program.
+pub fn setting_of_anybody(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: as above.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: as above.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+/// The text of a small file; `None` where there is none. A file that cannot be read is an error to whoever asked for it, so
+/// it comes as a text that no grammar accepts.
+pub fn read(path: &CStr) -> Option<String> {
+    const MOST: usize = 64 * 1024;
+    let _errno = Errno::kept();
+    // SAFETY: a path that ends in NUL.
+    let file =
+        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        let error = error();
+        return (error != libc::ENOENT && error != libc::ENOTDIR).then(|| format!("cannot be read: error {error}"));
+    }
+    let mut text = vec![0; MOST];
+    let mut used = 0;
+    while used < MOST {
+        // SAFETY: room for so many bytes.
+        let read = unsafe { libc::syscall(libc::SYS_read, file, text[used..].as_mut_ptr(), MOST - used) };
+        match read {
+            1.. => used += read as usize,
+            _ if read < 0 && error() == libc::EINTR => {}
+            _ => break,
+        }
+    }
+    // SAFETY: the descriptor that was just opened, and is nobody else's.
+    unsafe { libc::syscall(libc::SYS_close, file) };
+    text.truncate(used);
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
 unsafe extern "C" {
     fn secure_getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
 }

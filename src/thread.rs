@@ -6,13 +6,14 @@
 //! to the thread's [`Thread`] block. Blocks are mapped at a thread's first hooked call, never unmapped, and used again by a
 //! later thread when theirs ends: what was counted stays counted.
 
-use std::cell::Cell;
-use std::ffi::c_void;
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::process;
+use crate::sys::Errno;
 use crate::table::COUNT;
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -277,4 +278,67 @@ impl ShortLock {
     pub fn free(&self) {
         self.0.store(0, Ordering::Release);
     }
+}
+
+/// Something that one thread at a time looks at, outside of the launch path. Unlike Rust's own locks it can be made anew
+/// in a forked child, whose parent's other threads may have held it.
+pub struct Guarded<T> {
+    /// 0: free, 1: taken, 2: taken, and somebody sleeps.
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is only reached through `with`, by one thread at a time.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    /// Free.
+    pub const fn new(value: T) -> Guarded<T> {
+        Guarded { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Looks at it. What is done inside is short, and calls neither the program nor anything that may wait for it.
+    pub fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+        struct Held<'a>(&'a AtomicU32);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                if self.0.swap(0, Ordering::Release) == 2 {
+                    futex(self.0, libc::FUTEX_WAKE, 1);
+                }
+            }
+        }
+        let mut seen =
+            self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).unwrap_or_else(|now| now);
+        for _ in 0..100 {
+            if seen == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+            seen = self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).unwrap_or_else(|now| now);
+        }
+        while seen != 0 {
+            seen = self.state.swap(2, Ordering::Acquire);
+            if seen != 0 {
+                futex(&self.state, libc::FUTEX_WAIT, 2);
+            }
+        }
+        let _held = Held(&self.state);
+        // SAFETY: held by this thread alone until `_held` is dropped, which is after the last use of the reference.
+        look(unsafe { &mut *self.value.get() })
+    }
+
+    /// In a forked child: free again, with a new value. The old one may be half changed, so it is left where it is.
+    pub fn renew(&self, value: T) {
+        // SAFETY: a forked child has one thread.
+        std::mem::forget(std::mem::replace(unsafe { &mut *self.value.get() }, value));
+        self.state.store(0, Ordering::Release);
+    }
+}
+
+fn futex(word: &AtomicU32, what: c_int, value: u32) {
+    let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    let wait = if what == libc::FUTEX_WAIT { &raw const second } else { std::ptr::null() };
+    let _errno = Errno::kept();
+    // SAFETY: a word of ours, in private memory; waits for a second at most, and the caller looks again.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), what | libc::FUTEX_PRIVATE_FLAG, value, wait) };
 }

@@ -122,7 +122,10 @@ fn hooks() -> BTreeMap<String, Hook> {
     let headers = read("include/cuda_abi.h") + &read("include/nvml_abi.h");
     let table = Table::read();
     let ours = table.rows.iter().filter(|row| table.classes[row.class].library != "libc");
-    let hook = |row: &Row| Hook { forwarded: row.done == "forward", words: words_of(&headers, &row.symbol) };
+    let hook = |row: &Row| Hook {
+        forwarded: row.done != "by-hand" && !row.done.starts_with("resolver::"),
+        words: words_of(&headers, &row.symbol),
+    };
     let hooks: BTreeMap<_, _> = ours.map(|row| (row.symbol.clone(), hook(row))).collect();
     assert!(hooks.len() > 100, "src/table/hooks.tsv has only {} rows", hooks.len());
     hooks

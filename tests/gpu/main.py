@@ -17,7 +17,7 @@ from gpu.bench import Bench, Case, Skip
 from gpu.machine import ROOT, Machine
 from gpu.report import Outcome
 
-GROUPS = {"hooks": "gpu.hooks"}
+GROUPS = {"hooks": "gpu.hooks", "memory": "gpu.memory"}
 LIBRARIES = ("package", "release", "debug")
 
 

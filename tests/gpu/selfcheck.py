@@ -14,6 +14,7 @@ from gpu import counts, main, report
 from gpu.bench import Bench, Case
 from gpu.hooks import cost, profilers, workloads
 from gpu.machine import Machine
+from gpu.memory import selfcheck as memory_selfcheck
 
 TABLE = """# a comment
 [linear] libcuda: Memory.
@@ -224,4 +225,5 @@ class Choosing(unittest.TestCase):
 
 def run() -> int:
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
+    suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(memory_selfcheck))
     return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1

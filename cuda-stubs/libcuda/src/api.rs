@@ -71,7 +71,6 @@ fn count(index: usize) -> u64 {
     if let Some(counter) = slot(COUNTS.load(Ordering::Relaxed)) {
         return counter.fetch_add(1, Ordering::Relaxed);
     }
-    crate::process::watch_forks();
     let before = EARLY[index].fetch_add(1, Ordering::SeqCst);
     if let Some(counter) = slot(COUNTS.load(Ordering::SeqCst)) {
         counter.fetch_add(EARLY[index].swap(0, Ordering::SeqCst), Ordering::Relaxed);

@@ -55,16 +55,16 @@ extern "C" fn in_forked_child() {
     api::count_into(None);
 }
 
-/// From now on forked children know that they are. Not a `Once`: a child forked within it would wait for ever.
-pub(crate) fn watch_forks() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if !WATCHED.load(Ordering::Acquire) {
-        // Two threads at once both register it, which does no harm; neither goes on before it is registered.
-        // SAFETY: registers a handler that only stores to atomics.
-        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
-        WATCHED.store(true, Ordering::Release);
-    }
+/// Forked children know that they are. Registered when the library is loaded: registered by a thread while another is in the
+/// middle of a fork, it would not run in that fork's child.
+extern "C" fn watch_forks() {
+    // SAFETY: registers a handler that only stores to atomics.
+    unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
 }
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = watch_forks;
 
 fn start() -> Outcome<Process> {
     let complain = |what: &dyn std::fmt::Display| eprintln!("ration-sim: {what}");

@@ -1,0 +1,379 @@
+//! The keeper: a thread of this process that holds its life words, and ends when the process does.
+//!
+//! There is one for all regions, started when the process first joins. It sleeps but for the moments when the process joins
+//! a container, leaves one or buries a dead one. It does these things itself, because only the thread whose number is in a
+//! word can be killed between any two steps of it and the kernel still knows ([`crate::robust`]). All signals are blocked
+//! in it.
+//!
+//! A fork leaves the keeper behind. What the process knows of it lies in a page that the kernel empties in the child, so that
+//! the child knows even if nobody tells it ([`forget_in_child`]).
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::layout::{LONGEST_NAME, Table};
+use crate::life::{Owner, UNKEPT};
+use crate::robust::List;
+use crate::sync::SeqCst;
+use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, sleep, with_signals_blocked};
+use crate::table::{Newcomer, Place, Trouble};
+
+/// What a process knows of itself. Zero in a child that was forked.
+pub struct Keeper {
+    /// Not 0, and another number in every process that comes of this one by forks.
+    epoch: AtomicU32,
+    /// 0: the thread is not there yet; 1: it is; less: why it cannot do its work.
+    started: AtomicI32,
+    /// The thread's number.
+    number: AtomicU32,
+    /// What is wanted of the thread: [`IDLE`] and so on.
+    mail: AtomicU32,
+    list: &'static List,
+    request: UnsafeCell<Option<Request>>,
+    answer: UnsafeCell<Answer>,
+}
+
+// SAFETY: `list` is the thread's alone; `request` and `answer` belong to whoever `mail` says.
+unsafe impl Sync for Keeper {}
+
+const IDLE: u32 = 0;
+/// A thread writes its request.
+const TAKEN: u32 = 1;
+/// The request is there.
+const POSTED: u32 = 2;
+/// The keeper is at it.
+const WORKING: u32 = 3;
+/// The answer is there.
+const DONE: u32 = 4;
+
+/// What the keeper is asked to do. It holds no reference into the asking thread, which may tire of waiting.
+pub struct Request {
+    table: *const Table,
+    what: What,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one, and nothing is to be allocated for it")]
+enum What {
+    Join { name: [u8; LONGEST_NAME], length: usize, cap: Option<u64>, pid: u32, namespace: u64 },
+    Leave(Place),
+    Bury { process: usize, generation: u64 },
+}
+
+/// What came of it.
+#[derive(Clone, Copy)]
+pub enum Answer {
+    /// Joined.
+    Joined(Place),
+    /// Left, or buried one that had held so many bytes.
+    Gone(u64),
+    /// Neither.
+    Failed(Trouble),
+}
+
+impl Request {
+    /// To join.
+    pub fn join(table: &Table, newcomer: &Newcomer<'_>) -> Request {
+        let mut name = [0; LONGEST_NAME];
+        let length = newcomer.name.len().min(LONGEST_NAME);
+        name[..length].copy_from_slice(&newcomer.name[..length]);
+        let (cap, pid, namespace) = (newcomer.cap, newcomer.pid, newcomer.namespace);
+        Request { table, what: What::Join { name, length, cap, pid, namespace } }
+    }
+
+    /// To leave.
+    pub fn leave(table: &Table, place: &Place) -> Request {
+        Request { table, what: What::Leave(*place) }
+    }
+
+    /// To free a dead one's slot.
+    pub fn bury(table: &Table, process: usize, generation: u64) -> Request {
+        Request { table, what: What::Bury { process, generation } }
+    }
+
+    fn perform(&self, owner: &dyn Owner) -> Answer {
+        // SAFETY: who asked keeps the mapping until the answer is there, and for ever if it never comes.
+        let table = unsafe { &*self.table };
+        let outcome = match &self.what {
+            What::Join { name, length, cap, pid, namespace } => {
+                let newcomer = Newcomer { name: &name[..*length], cap: *cap, pid: *pid, namespace: *namespace };
+                table.join(owner, &newcomer).map(Answer::Joined)
+            }
+            What::Leave(place) => table.leave(owner, place).map(|()| Answer::Gone(0)),
+            What::Bury { process, generation } => table.bury(owner, *process, *generation).map(Answer::Gone),
+        };
+        outcome.unwrap_or_else(Answer::Failed)
+    }
+
+    /// Does it in this thread, for a process without a keeper.
+    pub fn perform_unkept(&self) -> Answer {
+        self.perform(&Unkept)
+    }
+}
+
+/// The process's keeper, if it has one.
+static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(null_mut());
+/// The process in which a thread is making it.
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
+/// How long a thread waits for the keeper before it goes on without.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The right to make the keeper. `None`: a thread has it.
+fn make_it_mine() -> Option<impl Drop> {
+    struct Mine;
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            MAKING.store(0, Ordering::Release);
+        }
+    }
+    let (maker, me) = (MAKING.load(Ordering::Relaxed), pid());
+    // A process that was forked while its parent was making one has nobody in it who would end that.
+    let free = maker != me && MAKING.compare_exchange(maker, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    free.then_some(Mine)
+}
+
+/// Fresh pages, never to be unmapped.
+fn pages(length: usize, flags: c_int) -> Option<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: fresh memory, at a place of the kernel's choosing.
+    let page = unsafe { libc::mmap(null_mut(), length, protection, flags | libc::MAP_ANONYMOUS, -1, 0) };
+    (page != libc::MAP_FAILED).then_some(page)
+}
+
+impl Keeper {
+    /// This process's. `None`: there is no memory for it, or the thread that is making it does not get on.
+    pub fn here() -> Option<&'static Keeper> {
+        let valid = || {
+            // SAFETY: null, or a page that `make` mapped and that is never unmapped.
+            let keeper = unsafe { KEEPER.load(Ordering::Acquire).as_ref() }?;
+            (keeper.epoch.load(Ordering::Relaxed) != 0).then_some(keeper)
+        };
+        let mut clock = Clock::start();
+        loop {
+            if let Some(keeper) = valid() {
+                return Some(keeper);
+            }
+            if let Some(_mine) = make_it_mine() {
+                let keeper = valid().or_else(Keeper::make)?;
+                KEEPER.store(std::ptr::from_ref(keeper).cast_mut(), Ordering::Release);
+                return Some(keeper);
+            }
+            if clock.nap() > PATIENCE {
+                return None;
+            }
+        }
+    }
+
+    /// A fresh one, whose thread does not run yet.
+    fn make() -> Option<&'static Keeper> {
+        static EPOCHS: AtomicU32 = AtomicU32::new(1);
+        const LENGTH: usize = 4096;
+        const { assert!(size_of::<Keeper>() <= LENGTH && size_of::<List>() <= LENGTH) };
+        // The list is shared for the reason for which shadows are.
+        let (page, list) = (pages(LENGTH, libc::MAP_PRIVATE)?, pages(LENGTH, libc::MAP_SHARED)?);
+        // SAFETY: the page is ours. Kernels before 4.14 do not know this; then a child depends on `forget_in_child`.
+        unsafe { libc::madvise(page, LENGTH, libc::MADV_WIPEONFORK) };
+        let (keeper, list) = (page.cast::<Keeper>(), list.cast::<List>());
+        // SAFETY: both are large enough, aligned to a page, and nobody else knows of them yet.
+        unsafe {
+            List::make(list);
+            keeper.write(Keeper {
+                epoch: AtomicU32::new(EPOCHS.fetch_add(1, Ordering::Relaxed).max(1)),
+                started: AtomicI32::new(0),
+                number: AtomicU32::new(0),
+                mail: AtomicU32::new(IDLE),
+                list: &*list,
+                request: UnsafeCell::new(None),
+                answer: UnsafeCell::new(Answer::Gone(0)),
+            });
+            Some(&*keeper)
+        }
+    }
+
+    /// The number of this life of the process; see [`Keeper::is_of`].
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Whether this process is the one that had this epoch, and not a child of it.
+    #[inline]
+    pub fn is_of(&self, epoch: u32) -> bool {
+        self.epoch.load(Ordering::Relaxed) == epoch
+    }
+
+    /// Starts the thread, unless it runs. `Err` holds the error number.
+    pub fn start(&'static self) -> Result<(), c_int> {
+        let mut clock = Clock::start();
+        loop {
+            match self.started.load(Ordering::Acquire) {
+                1 => return Ok(()),
+                0 => {}
+                error => return Err(-error),
+            }
+            if let Some(_mine) = make_it_mine()
+                && self.started.load(Ordering::Acquire) == 0
+            {
+                self.spawn()?;
+            }
+            if clock.nap() > PATIENCE {
+                return Err(libc::ETIMEDOUT);
+            }
+        }
+    }
+
+    fn spawn(&'static self) -> Result<(), c_int> {
+        // Little is needed, but the C library takes the program's thread-local storage from the same memory.
+        let mut error = libc::EINVAL;
+        for size in [128 << 10, 1 << 20, 0] {
+            if error == libc::EINVAL {
+                error = with_signals_blocked(|| self.spawn_with(size));
+            }
+        }
+        if error != 0 {
+            return Err(error);
+        }
+        let mut clock = Clock::start();
+        while self.started.load(Ordering::Acquire) == 0 && clock.nap() < PATIENCE {}
+        Ok(())
+    }
+
+    fn spawn_with(&'static self, stack: usize) -> c_int {
+        // SAFETY: the attributes are made, used and destroyed here; `run` is given a page that is never unmapped.
+        unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut attributes);
+            libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+            if stack > 0 {
+                libc::pthread_attr_setstacksize(&raw mut attributes, stack);
+            }
+            let mut thread: libc::pthread_t = std::mem::zeroed();
+            let me = std::ptr::from_ref(self).cast_mut().cast();
+            let error = libc::pthread_create(&raw mut thread, &raw const attributes, run, me);
+            libc::pthread_attr_destroy(&raw mut attributes);
+            error
+        }
+    }
+
+    /// Has something done by the keeper. `None`: it does not get to it; `Err`: it may still do it, and what it needs for that
+    /// must stay.
+    pub fn ask(&self, request: Request) -> Result<Option<Answer>, ()> {
+        let mut clock = Clock::start();
+        while self.mail.compare_exchange(IDLE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if clock.nap() > PATIENCE {
+                return Ok(None);
+            }
+        }
+        // SAFETY: `mail` says that the request is this thread's to write, and the keeper does not look at it.
+        unsafe { *self.request.get() = Some(request) };
+        self.mail.store(POSTED, Ordering::Release);
+        futex_wake(&self.mail);
+        let clock = Clock::start();
+        loop {
+            let state = self.mail.load(Ordering::Acquire);
+            if state == DONE {
+                break;
+            }
+            futex_wait(&self.mail, state, Some(Duration::from_millis(100)));
+            let waited = clock.passed();
+            if waited > PATIENCE
+                && self.mail.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                return Ok(None);
+            }
+            if waited > 2 * PATIENCE {
+                return Err(());
+            }
+        }
+        // SAFETY: `mail` says that the answer is there, and the keeper does not touch it before the next request.
+        let answer = unsafe { *self.answer.get() };
+        self.mail.store(IDLE, Ordering::Release);
+        Ok(Some(answer))
+    }
+}
+
+/// To be called in a forked child, as from `pthread_atfork`, before anything else here is used in it: what the parent joined is
+/// the parent's, and the child may join for itself. Takes no lock and allocates nothing.
+pub fn forget_in_child() {
+    // SAFETY: null, or a page that is never unmapped. In the child it is a copy, whether or not the kernel has emptied it.
+    if let Some(keeper) = unsafe { KEEPER.swap(null_mut(), Ordering::AcqRel).as_ref() } {
+        keeper.epoch.store(0, Ordering::Relaxed);
+    }
+    MAKING.store(0, Ordering::Release);
+}
+
+extern "C" fn run(keeper: *mut c_void) -> *mut c_void {
+    // SAFETY: `spawn_with` was given a page that is never unmapped.
+    let keeper = unsafe { &*keeper.cast::<Keeper>() };
+    // SAFETY: the name ends in NUL; gettid takes nothing; the list is in a page that is never unmapped, and this thread's.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"ration-keeper".as_ptr());
+        keeper.number.store(libc::syscall(libc::SYS_gettid) as u32, Ordering::Relaxed);
+        if !keeper.list.register() {
+            keeper.started.store(-errno(), Ordering::Release);
+            return null_mut();
+        }
+    }
+    keeper.started.store(1, Ordering::Release);
+    loop {
+        let state = keeper.mail.load(Ordering::Acquire);
+        if state != POSTED {
+            futex_wait(&keeper.mail, state, None);
+        } else if keeper.mail.compare_exchange(POSTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // SAFETY: `mail` says that both are the keeper's now.
+            unsafe {
+                if let Some(request) = (*keeper.request.get()).take() {
+                    *keeper.answer.get() = request.perform(keeper);
+                }
+            }
+            keeper.mail.store(DONE, Ordering::Release);
+            futex_wake(&keeper.mail);
+        }
+    }
+}
+
+impl Owner for Keeper {
+    fn take(&self, word: &crate::sync::AtomicU32, from: u32) -> bool {
+        // SAFETY: called by the keeper, in `run`, with words of a region that is mapped: its lock and the processes' life words,
+        // which lie at multiples of 64. A member holds the mapping until it has left.
+        unsafe { self.list.take(word, from, self.number.load(Ordering::Relaxed)) }
+    }
+
+    fn give(&self, word: &crate::sync::AtomicU32) {
+        // SAFETY: as above.
+        unsafe { self.list.give(word) };
+    }
+
+    fn wait(&self, n: u32) {
+        wait_for_the_lock(n);
+    }
+}
+
+/// A process without a keeper, in a region of its own: nobody will ask whether it is alive.
+struct Unkept;
+
+impl Owner for Unkept {
+    fn take(&self, word: &crate::sync::AtomicU32, from: u32) -> bool {
+        word.compare_exchange(from, UNKEPT, SeqCst, SeqCst).is_ok()
+    }
+
+    fn give(&self, word: &crate::sync::AtomicU32) {
+        word.store(0, SeqCst);
+    }
+
+    fn wait(&self, n: u32) {
+        wait_for_the_lock(n);
+    }
+}
+
+/// The lock is held for microseconds, or by somebody who was stopped.
+fn wait_for_the_lock(n: u32) {
+    if n < 10 {
+        // SAFETY: gives the processor to another thread; no arguments.
+        unsafe { libc::sched_yield() };
+    } else {
+        sleep(Duration::from_micros(500));
+    }
+}

@@ -1,0 +1,118 @@
+//! A region in this process's memory, and beside it the room for the kernel's list of life words.
+//!
+//! A robust list is a ring of nodes, each of which lies at the same distance from the word that it stands for. The words lie
+//! in memory that others can write; the nodes hold pointers and must not. So every region is mapped with a *shadow* of the
+//! same size behind it, which no stranger has: a word's node lies where the word lies, one region further on. Of the
+//! shadow, only the pages that are used take memory.
+//!
+//! The shadow is shared with processes that are forked, because what is not shared may be taken away from a process that is
+//! killed for want of memory before its list is read. A node is used by none but the holder of its word, so they are not in
+//! each other's way.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::layout::{SIZE, Table};
+use crate::sys::errno;
+
+/// A mapped region, with its shadow. Unmapped when dropped.
+pub struct Mapping {
+    table: NonNull<Table>,
+}
+
+// SAFETY: the mapping is shared memory of atomic words, and its address does not change.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The distance from a word to its node, in bytes.
+pub const SHADOW: usize = SIZE;
+
+/// The regions that are mapped, as many as there is room for; for [`rescue`].
+static MAPPED: [AtomicPtr<Table>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+
+/// Shared memory without a file at a place that is ours to fill.
+///
+/// # Safety
+/// Nothing but atomic words is read or written there by anybody.
+unsafe fn fill(place: *mut c_void) -> *mut c_void {
+    let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_ANONYMOUS);
+    // SAFETY: as the caller promises.
+    unsafe { libc::mmap(place, SIZE, both, flags, -1, 0) }
+}
+
+impl Mapping {
+    /// Maps the file, of which there are at least [`SIZE`] bytes, or else memory that this process shares with none but
+    /// those that it forks. `Err` holds the error number.
+    pub fn new(file: Option<c_int>) -> Result<Mapping, c_int> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: room for the region and for its shadow, at a place of the kernel's choosing; nothing lies there yet.
+        let room = unsafe { libc::mmap(null_mut(), SIZE + SHADOW, libc::PROT_NONE, flags, -1, 0) };
+        if room == libc::MAP_FAILED {
+            return Err(errno());
+        }
+        let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: the two halves of the room, which is ours and which nothing points to yet; the region's size is a multiple of
+        // the page's.
+        let filled = unsafe {
+            let table = match file {
+                Some(file) => libc::mmap(room, SIZE, both, shared, file, 0),
+                None => fill(room),
+            };
+            table != libc::MAP_FAILED && fill(room.wrapping_byte_add(SHADOW)) != libc::MAP_FAILED
+        };
+        match NonNull::new(room.cast::<Table>()) {
+            Some(table) if filled => {
+                let add = |place: &&AtomicPtr<Table>| {
+                    place.compare_exchange(null_mut(), table.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                };
+                MAPPED.iter().find(add);
+                Ok(Mapping { table })
+            }
+            _ => {
+                let error = errno();
+                // SAFETY: the room from above, to which nothing points.
+                unsafe { libc::munmap(room, SIZE + SHADOW) };
+                Err(error)
+            }
+        }
+    }
+
+    /// The region.
+    #[inline]
+    pub fn table(&self) -> &Table {
+        // SAFETY: mapped by `new`, aligned to a page, as large as a `Table`, which is all atomic words; stays mapped for as long
+        // as `self` is there.
+        unsafe { self.table.as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let mine = self.table.as_ptr();
+        let remove = |place: &&AtomicPtr<Table>| {
+            place.compare_exchange(mine, null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        MAPPED.iter().find(remove);
+        // SAFETY: the room that `new` mapped; whoever has a reference into it has one to `self` too. Members hold the mapping
+        // until the keeper has none of its words in its list.
+        unsafe { libc::munmap(mine.cast(), SIZE + SHADOW) };
+    }
+}
+
+/// Whether an address lies in a region, which is then replaced by empty memory of this process's own.
+///
+/// Whoever may write to a region's file may also cut it short, and then reading it ends in `SIGBUS`. A handler of that signal
+/// can call this with the address that it was given, and return if it says true: the access is made again, finds zeros, and
+/// [`crate::Member::is_lost`] tells. It makes one system call, and takes no lock.
+pub fn rescue(address: *const c_void) -> bool {
+    let inside = |place: &&AtomicPtr<Table>| {
+        let first = place.load(Ordering::Acquire) as usize;
+        first != 0 && (first..first + SIZE).contains(&(address as usize))
+    };
+    let Some(place) = MAPPED.iter().find(inside) else { return false };
+    // SAFETY: takes the place of a region, which is all atomic words: who reads them finds other ones, as if somebody had
+    // written them. A mapping is not dropped while one of its words is being read.
+    unsafe { fill(place.load(Ordering::Acquire).cast()) != libc::MAP_FAILED }
+}

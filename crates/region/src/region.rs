@@ -1,0 +1,255 @@
+//! A region as a process uses it, and the process's membership in it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{JoinError, OpenError};
+use crate::keeper::{Answer, Keeper, Request};
+use crate::layout::{CONTAINERS, LONGEST_NAME, NO_CAP};
+use crate::ledger::{Account, Full};
+use crate::life::is_over;
+use crate::memory::Mapping;
+use crate::sync::SeqCst;
+use crate::sys::{pid, pid_namespace};
+use crate::table::{Newcomer, Place, Trouble};
+use crate::view::{ContainerView, Dead, ProcessView};
+use crate::{Gpu, file};
+
+/// A GPU's region, mapped.
+///
+/// The mapping stays for as long as there is a [`Region`] or a [`Member`] of it.
+pub struct Region {
+    /// `None`: there was no memory for a private one.
+    mapping: Option<Arc<Mapping>>,
+    private: bool,
+}
+
+impl Region {
+    /// Opens the GPU's region in a directory. Directory and file are made if need be, open to all users.
+    ///
+    /// A region of another major version is refused. One of another minor version is used: see docs/region.md.
+    pub fn open(dir: &Path, gpu: &Gpu) -> Result<Region, OpenError> {
+        file::open(dir, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
+    }
+
+    /// A region that this process has with none but those that it forks: for when there is no directory.
+    pub fn private(gpu: &Gpu) -> Region {
+        let mapping = Mapping::new(None).ok();
+        if let Some(mapping) = &mapping {
+            mapping.table().header.describe(&gpu.uuid, gpu.total, [0; 2]);
+        }
+        Region { mapping: mapping.map(Arc::new), private: true }
+    }
+
+    /// Joins a container: finds it by its name or makes it, and takes a slot for this process.
+    ///
+    /// The container's cap is that of the first process in it. One that joins later brings a cap only if there is none yet;
+    /// [`Member::cap`] tells what holds.
+    pub fn join(&self, container: &str, cap: Option<u64>) -> Result<Member, JoinError> {
+        if container.is_empty() || container.len() > LONGEST_NAME {
+            return Err(JoinError::Name { length: container.len() });
+        }
+        let mapping = self.mapping.as_ref().ok_or(JoinError::NoMemory)?;
+        let keeper = Keeper::here().ok_or(JoinError::NoMemory)?;
+        let kept = match keeper.start() {
+            Ok(()) => true,
+            Err(_) if self.private => false,
+            Err(errno) => return Err(JoinError::NoKeeper { errno }),
+        };
+        let cap = cap.map(|cap| cap.min(NO_CAP - 1));
+        let newcomer = Newcomer { name: container.as_bytes(), cap, pid: pid(), namespace: pid_namespace() };
+        match ask(mapping, keeper, kept, Request::join(mapping.table(), &newcomer)) {
+            Answer::Joined(place) => {
+                Ok(Member { mapping: Arc::clone(mapping), place, keeper, epoch: keeper.epoch(), kept })
+            }
+            Answer::Failed(Trouble::Containers) => Err(JoinError::TooManyContainers),
+            Answer::Failed(Trouble::Processes) => Err(JoinError::TooManyProcesses),
+            Answer::Failed(Trouble::Busy) | Answer::Gone(_) => Err(JoinError::Busy),
+        }
+    }
+
+    /// The containers in it, also those whose processes have all gone.
+    pub fn containers(&self) -> impl Iterator<Item = ContainerView<'_>> {
+        let table = self.mapping.as_ref().map(|mapping| mapping.table());
+        table.into_iter().flat_map(|table| (0..CONTAINERS).filter_map(|index| ContainerView::of(table, index)))
+    }
+
+    /// The GPU's memory, in bytes, as whoever made the region saw it.
+    pub fn total(&self) -> u64 {
+        self.mapping.as_ref().map_or(0, |mapping| mapping.table().header.total.load(SeqCst))
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.containers()).finish()
+    }
+}
+
+/// Has it done by the keeper, or here if there is none.
+fn ask(mapping: &Arc<Mapping>, keeper: &Keeper, kept: bool, request: Request) -> Answer {
+    if !kept {
+        return request.perform_unkept();
+    }
+    match keeper.ask(request) {
+        Ok(answer) => answer.unwrap_or(Answer::Failed(Trouble::Busy)),
+        Err(()) => {
+            // The keeper may yet get to it, and write to the region: it must never be unmapped.
+            std::mem::forget(Arc::clone(mapping));
+            Answer::Failed(Trouble::Busy)
+        }
+    }
+}
+
+/// This process's place in a container. It is left when dropped, and then what was held is not counted any more.
+///
+/// Not valid in a forked child: there, nothing that changes anything does anything, and [`Member::is_mine`] says so.
+pub struct Member {
+    mapping: Arc<Mapping>,
+    place: Place,
+    keeper: &'static Keeper,
+    epoch: u32,
+    kept: bool,
+}
+
+impl Member {
+    #[inline]
+    fn account(&self) -> Account<'_> {
+        Account { table: self.mapping.table(), place: &self.place }
+    }
+
+    /// Whether this process is the one that joined, and not a child that was forked since.
+    #[inline]
+    pub fn is_mine(&self) -> bool {
+        self.keeper.is_of(self.epoch)
+    }
+
+    /// Whether the slot no longer says what this process wrote into it: somebody has damaged the region, or [`crate::rescue`]
+    /// replaced it. What is counted here is then worth nothing; a process does better by itself, in [`Region::private`].
+    pub fn is_lost(&self) -> bool {
+        let slot = &self.mapping.table().processes[self.place.process];
+        slot.member.load(SeqCst) != self.place.membership || slot.generation.load(SeqCst) != self.place.generation
+    }
+
+    /// Takes `bytes`, if the container then holds no more than its cap. To be called before the driver is.
+    ///
+    /// In a forked child there is nothing to take from: [`Full`], with a cap of 0.
+    pub fn reserve(&self, bytes: u64) -> Result<(), Full> {
+        self.reserve_within(bytes, 0)
+    }
+
+    /// The same, with the cap smaller by `keep_free`.
+    pub fn reserve_within(&self, bytes: u64, keep_free: u64) -> Result<(), Full> {
+        if !self.is_mine() {
+            return Err(Full { cap: 0, used: 0 });
+        }
+        self.account().reserve(bytes, keep_free)
+    }
+
+    /// Counts `bytes` that the driver has taken already, even beyond the cap.
+    pub fn charge(&self, bytes: u64) {
+        if self.is_mine() {
+            self.account().charge(bytes);
+        }
+    }
+
+    /// Gives `bytes` back. What is given back beyond what was held is counted as drift, and is otherwise nothing.
+    pub fn refund(&self, bytes: u64) {
+        if self.is_mine() {
+            self.account().refund(bytes);
+        }
+    }
+
+    /// The bytes that this process holds.
+    pub fn held(&self) -> u64 {
+        self.mapping.table().processes[self.place.process].held.load(SeqCst)
+    }
+
+    /// The bytes that the container holds: all of its processes, the dead that are not buried included.
+    pub fn used(&self) -> u64 {
+        self.account().used()
+    }
+
+    /// The container's cap.
+    pub fn cap(&self) -> Option<u64> {
+        let cap = self.account().cap();
+        (cap != NO_CAP).then_some(cap)
+    }
+
+    /// Changes the container's cap, for all of its processes. What is held beyond it stays held.
+    pub fn set_cap(&self, cap: Option<u64>) {
+        if self.is_mine() {
+            let cap = cap.map_or(NO_CAP, |cap| cap.min(NO_CAP - 1));
+            self.mapping.table().containers[self.place.container].cap.store(cap, SeqCst);
+        }
+    }
+
+    /// The bytes that this process gave back beyond what it held.
+    pub fn drift(&self) -> u64 {
+        self.mapping.table().processes[self.place.process].drift.load(SeqCst)
+    }
+
+    /// Says by which number the driver knows this process, for whoever asks the driver about it when it is dead.
+    pub fn set_driver_pid(&self, pid: u32) {
+        if self.is_mine() {
+            self.mapping.table().processes[self.place.process].driver_pid.store(pid, SeqCst);
+        }
+    }
+
+    /// Frees the slots of the container's dead, those of which `released` says that the driver has let go of their memory.
+    /// Returns the bytes that came back.
+    pub fn reap(&self, released: &mut dyn FnMut(&Dead) -> bool) -> u64 {
+        let mut back = 0u64;
+        if !self.is_mine() {
+            return back;
+        }
+        let table = self.mapping.table();
+        for (index, process) in table.members_of(self.place.container) {
+            // Before the look at its life: if somebody else frees it meanwhile, the generation is no longer the same.
+            let generation = process.generation.load(SeqCst);
+            if index != self.place.process && is_over(&process.life) && released(&ProcessView::of(process)) {
+                let request = Request::bury(table, index, generation);
+                let Answer::Gone(bytes) = ask(&self.mapping, self.keeper, self.kept, request) else { break };
+                back = back.saturating_add(bytes);
+            }
+        }
+        back
+    }
+
+    /// The container's other processes that are alive.
+    pub fn others(&self) -> impl Iterator<Item = ProcessView> {
+        let members = self.mapping.table().members_of(self.place.container);
+        let others = members.filter(|(index, _)| *index != self.place.process);
+        others.map(|(_, process)| ProcessView::of(process)).filter(|process| process.alive)
+    }
+
+    /// The container.
+    pub fn container(&self) -> Option<ContainerView<'_>> {
+        ContainerView::of(self.mapping.table(), self.place.container)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if self.is_mine() {
+            let request = Request::leave(self.mapping.table(), &self.place);
+            if let Answer::Failed(_) = ask(&self.mapping, self.keeper, self.kept, request) {
+                // The keeper's list still holds a word of the region, so it must never be unmapped.
+                std::mem::forget(Arc::clone(&self.mapping));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member").field("held", &self.held()).field("container", &self.container()).finish()
+    }
+}
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Region>();
+    shared::<Member>();
+};

@@ -1,0 +1,189 @@
+//! The system, from inside of somebody else's process: system calls of our own, because many of the C library's functions
+//! are points at which a thread can be cancelled.
+
+use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// The error that the last system call left.
+pub fn errno() -> c_int {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+/// What a system call returned, or its error number.
+pub fn outcome(result: c_long) -> Result<c_long, c_int> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+/// A file that is open, and closed when dropped.
+pub struct File(pub c_int);
+
+impl File {
+    /// Opens one; if it is made, then for this user alone.
+    pub fn open(path: &CStr, flags: c_int) -> Result<File, c_int> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        // SAFETY: a path that ends in NUL.
+        let file = outcome(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) })?;
+        Ok(File(file as c_int))
+    }
+
+    /// What the file begins with; less if there is less.
+    pub fn read(&self, bytes: &mut [u8]) -> Result<usize, c_int> {
+        loop {
+            // SAFETY: the bytes are ours to write.
+            let read = unsafe { libc::syscall(libc::SYS_pread64, self.0, bytes.as_mut_ptr(), bytes.len(), 0i64) };
+            match outcome(read) {
+                Err(libc::EINTR) => {}
+                other => return other.map(|read| read as usize),
+            }
+        }
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, bytes: &[u8], at: usize) -> Result<(), c_int> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            // SAFETY: the bytes are ours to read.
+            let written =
+                unsafe { libc::syscall(libc::SYS_pwrite64, self.0, rest.as_ptr(), rest.len(), (at + done) as i64) };
+            match outcome(written) {
+                Ok(0) => return Err(libc::EIO),
+                Ok(written) => done += written as usize,
+                Err(libc::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is a plain file, and its size.
+    pub fn kind(&self) -> Result<(bool, u64), c_int> {
+        // SAFETY: numbers, for which zero is a value.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a place to write to, in the form that the kernel writes, which is also the C library's on 64-bit machines.
+        outcome(unsafe { libc::syscall(libc::SYS_fstat, self.0, &raw mut about) })?;
+        Ok((about.st_mode & libc::S_IFMT == libc::S_IFREG, about.st_size as u64))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor that `open` was given, and is nobody else's.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+/// This process, as it sees itself.
+pub fn pid() -> u32 {
+    // SAFETY: takes nothing and always succeeds.
+    (unsafe { libc::getpid() }) as u32
+}
+
+/// The inode of the PID namespace that this process is in; 0 where it cannot be had.
+pub fn pid_namespace() -> u64 {
+    // SAFETY: numbers, for which zero is a value.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    let path = c"/proc/self/ns/pid".as_ptr();
+    // SAFETY: a path that ends in NUL, and a place to write to, in the kernel's form, which is the C library's too.
+    let result = unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut about, 0) };
+    if result == 0 { about.st_ino } else { 0 }
+}
+
+/// The number that the kernel gave itself when it was started; zeros where it cannot be had.
+pub fn boot() -> [u64; 2] {
+    let mut text = [0; 36];
+    let read = File::open(c"/proc/sys/kernel/random/boot_id", libc::O_RDONLY).and_then(|file| file.read(&mut text));
+    if read == Ok(text.len()) { hexadecimal(&text) } else { [0; 2] }
+}
+
+/// The first 32 digits of a text, as a number in two halves.
+fn hexadecimal(text: &[u8]) -> [u64; 2] {
+    let digits = text.iter().filter_map(|digit| char::from(*digit).to_digit(16));
+    let number = digits.take(32).fold(0u128, |number, digit| number << 4 | u128::from(digit));
+    [(number >> 64) as u64, number as u64]
+}
+
+/// Measures how long somebody has waited.
+pub struct Clock {
+    begun: Duration,
+    naps: u32,
+}
+
+impl Clock {
+    fn now() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a place to write the time to.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// From now on.
+    pub fn start() -> Clock {
+        Clock { begun: Clock::now(), naps: 0 }
+    }
+
+    /// How long it has been.
+    pub fn passed(&self) -> Duration {
+        Clock::now().saturating_sub(self.begun)
+    }
+
+    /// Waits a little, and says how long it has been.
+    pub fn nap(&mut self) -> Duration {
+        self.naps += 1;
+        sleep(Duration::from_micros(if self.naps < 50 { 20 } else { 1000 }));
+        self.passed()
+    }
+}
+
+/// For less than a second.
+pub fn sleep(time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: a time to read, and none to write.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, null_mut::<c_void>()) };
+}
+
+/// Sleeps while the word, which is this process's alone, has this value; with a limit, for less than a second.
+pub fn futex_wait(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+    let limit = limit.map(|time| libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() });
+    let limit = limit.as_ref().map_or(null(), std::ptr::from_ref);
+    let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that lives, and a time that does, or none.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, value, limit, null_mut::<c_void>(), 0) };
+}
+
+/// Wakes all that sleep on it.
+pub fn futex_wake(word: &AtomicU32) {
+    let (wake, nothing) = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, null_mut::<c_void>());
+    // SAFETY: a word that lives.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, c_int::MAX, nothing, nothing, 0) };
+}
+
+/// Runs `f` with all signals blocked, so that a thread made in it never runs the program's handlers.
+///
+/// (The C library leaves out the two signals by which it cancels threads and changes the user of all of them: a thread that
+/// does not answer the latter would make `setuid` wait for ever.)
+pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of bits, for which zero is a value; what was blocked before is put back.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let value = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_boot_has_a_number() {
+        assert_eq!(super::hexadecimal(b"00000000-0000-0001-0000-00000000000f"), [1, 15]);
+        assert_ne!(super::boot(), [0; 2], "this kernel does not say which boot it is");
+        assert_eq!(super::boot(), super::boot());
+    }
+}

@@ -1,0 +1,128 @@
+//! Functions of the driver and NVML that the shim calls for its own ends, typed by `include/`.
+//!
+//! Each is looked up in the library's own symbol table at its first use. One that the installed driver lacks answers as the
+//! driver answers for what it does not support.
+
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::{DRIVER, NVML, Real};
+use crate::abi::cuda::*;
+use crate::abi::nvml::{self, NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDevice_t, nvmlProcessInfo_t};
+use crate::resolve::elf;
+
+/// A function by its name in a library.
+struct Function {
+    library: &'static Real,
+    name: &'static CStr,
+    address: AtomicPtr<()>,
+}
+
+/// What a function's word holds when the library does not have it.
+const MISSING: *mut () = std::ptr::dangling_mut();
+
+impl Function {
+    fn find(&self) -> Option<*const ()> {
+        let mut address = self.address.load(Ordering::Acquire);
+        if address.is_null() {
+            if !self.library.look() {
+                return None;
+            }
+            let object = elf::loaded_as(self.library.soname);
+            address = object.and_then(|object| object.function(self.name)).map_or(MISSING, <*const ()>::cast_mut);
+            self.address.store(address, Ordering::Release);
+        }
+        (address != MISSING).then_some(address.cast_const())
+    }
+}
+
+macro_rules! functions {
+    ($library:ident, $abi:ident, $missing:expr; $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => { $(
+        /// The library's own function of this name.
+        ///
+        /// # Safety
+        /// As the driver's documentation says of its arguments.
+        pub unsafe fn $name($($argument: $kind),*) -> c_uint {
+            static FUNCTION: Function = Function {
+                library: &$library,
+                // A name written in this file has no NUL inside.
+                name: match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                },
+                address: AtomicPtr::new(null_mut()),
+            };
+            // It has the type that include/ declares.
+            const _: unsafe extern "C" fn($($kind),*) -> c_uint = $abi::$name;
+            match FUNCTION.find() {
+                // SAFETY: the function of this name in this library has this type; the arguments are the caller's word.
+                Some(address) => unsafe {
+                    transmute::<*const (), unsafe extern "C-unwind" fn($($kind),*) -> c_uint>(address)($($argument),*)
+                },
+                None => $missing,
+            }
+        }
+    )* };
+}
+
+use crate::abi::cuda;
+
+functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
+    fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxGetDevice(device: *mut CUdevice);
+    fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+    fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice);
+    fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
+    fn cuDeviceGraphMemTrim(device: CUdevice);
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+    fn cuArrayGetMemoryRequirements(needs: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice);
+    fn cuMipmappedArrayGetMemoryRequirements(
+        needs: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUmipmappedArray, device: CUdevice,
+    );
+    fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel);
+    fn cuModuleUnload(module: CUmodule);
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph);
+    fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+}
+
+functions! { NVML, nvml, NVML_ERROR_FUNCTION_NOT_FOUND;
+    fn nvmlInit_v2();
+    fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut nvmlDevice_t);
+    fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
+    fn nvmlDeviceGetComputeRunningProcesses_v3(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
+}
+
+/// Runs something that would break a capture of this thread's, or of any thread's in global mode, in the mode in which it
+/// does not.
+pub fn without_breaking_captures<T>(ask: impl FnOnce() -> T) -> T {
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: exchanges this thread's mode for the one given.
+    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    let answer = ask();
+    // SAFETY: and back.
+    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    answer
+}
+
+/// Loads NVML, if the machine has it: the one library that the shim loads without the program's doing.
+pub fn load_nvml() -> bool {
+    NVML.load()
+}

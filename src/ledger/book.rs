@@ -1,0 +1,243 @@
+//! What is known about each allocation of this process, so that what was charged is what is refunded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::Slice;
+use super::slice::{BLOCK, Hold};
+use crate::abi::cuda::CUcontext;
+use crate::thread::Guarded;
+
+/// Addresses and handles are spread well enough by one multiplication; Rust's own hasher asks the kernel for a key.
+#[derive(Default)]
+pub struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+type Map<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+
+/// What an address or a handle stands for.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    slice: &'static Slice,
+    /// It dies with this context.
+    context: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Memory of its own, in whole blocks.
+    Whole(u64),
+    /// A piece of the block with this number, which it shares with others.
+    Piece(u64),
+    /// Charged in full, though NVML does not count it as the process's.
+    Beside(u64),
+}
+
+/// Allocations by address, and arrays by handle: no two are the same number.
+static ENTRIES: Guarded<Map<Entry>> = Guarded::new(HashMap::with_hasher(BuildHasherDefault::new()));
+/// How many pieces live in a block, by its number.
+static BLOCKS: Guarded<Map<u32>> = Guarded::new(HashMap::with_hasher(BuildHasherDefault::new()));
+
+/// In a forked child: nothing of the parent's is its own.
+pub fn forget_the_parent() {
+    ENTRIES.renew(HashMap::default());
+    BLOCKS.renew(HashMap::default());
+    VMM.renew(Vmm::new());
+}
+
+/// An allocation of device memory, found at an address. Pieces smaller than a block share blocks, and the address tells
+/// which; larger ones have blocks of their own.
+pub fn keep_linear(hold: Hold, slice: &'static Slice, context: CUcontext, address: u64, bytes: u64) {
+    let kind = if bytes >= BLOCK {
+        let bytes = super::slice::in_blocks(bytes);
+        hold.keep(bytes);
+        Kind::Whole(bytes)
+    } else {
+        let block = address / BLOCK;
+        let first = BLOCKS.with(|blocks| {
+            let pieces = blocks.entry(block).or_insert(0);
+            *pieces += 1;
+            *pieces == 1
+        });
+        hold.keep(if first { BLOCK } else { 0 });
+        Kind::Piece(block)
+    };
+    put(address, Entry { slice, context: context as usize, kind });
+}
+
+/// Something with memory of its own, known by its handle.
+pub fn keep_whole(hold: Hold, slice: &'static Slice, context: CUcontext, handle: u64, bytes: u64) {
+    hold.keep(bytes);
+    put(handle, Entry { slice, context: context as usize, kind: Kind::Whole(bytes) });
+}
+
+/// Managed memory.
+pub fn keep_beside(hold: Hold, slice: &'static Slice, context: CUcontext, address: u64, bytes: u64) {
+    hold.keep_beside(bytes);
+    put(address, Entry { slice, context: context as usize, kind: Kind::Beside(bytes) });
+}
+
+/// Puts an entry back that the driver did not free after all.
+pub fn put(number: u64, entry: Entry) {
+    ENTRIES.with(|entries| entries.insert(number, entry));
+}
+
+/// Takes an entry out, before the driver is asked to free it: afterwards the same address may be another thread's.
+pub fn take(number: u64) -> Option<Entry> {
+    ENTRIES.with(|entries| entries.remove(&number))
+}
+
+impl Entry {
+    /// The driver has freed it.
+    pub fn refund(self) {
+        match self.kind {
+            Kind::Whole(bytes) => self.slice.refund(bytes),
+            Kind::Beside(bytes) => self.slice.refund_beside(bytes),
+            Kind::Piece(block) => {
+                let last = BLOCKS.with(|blocks| match blocks.get_mut(&block) {
+                    Some(pieces) if *pieces > 1 => {
+                        *pieces -= 1;
+                        false
+                    }
+                    Some(_) => blocks.remove(&block).is_some(),
+                    None => false,
+                });
+                if last {
+                    self.slice.refund(BLOCK);
+                }
+            }
+        }
+    }
+}
+
+/// The context is gone, and all that lived in it.
+pub fn refund_context(context: CUcontext) {
+    let gone: Vec<Entry> = ENTRIES.with(|entries| {
+        let numbers: Vec<u64> =
+            entries.iter().filter(|(_, entry)| entry.context == context as usize).map(|(number, _)| *number).collect();
+        numbers.iter().filter_map(|number| entries.remove(number)).collect()
+    });
+    gone.into_iter().for_each(Entry::refund);
+}
+
+// ------------------------------------------------------------------------------------------------ virtual memory
+
+/// Physical memory: it is held for as long as there is a handle to it or a mapping of it.
+struct Physical {
+    slice: &'static Slice,
+    bytes: u64,
+    handles: u32,
+    mappings: u32,
+}
+
+/// Handles, mappings and the memory behind them.
+struct Vmm {
+    physical: BTreeMap<u64, Physical>,
+    next: u64,
+    /// Handle to physical memory.
+    handles: BTreeMap<u64, u64>,
+    /// Address to size and physical memory.
+    mappings: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Vmm {
+    const fn new() -> Vmm {
+        Vmm { physical: BTreeMap::new(), next: 1, handles: BTreeMap::new(), mappings: BTreeMap::new() }
+    }
+
+    /// Gives the memory back when nothing holds it any more.
+    fn settle(&mut self, number: u64) -> Option<(&'static Slice, u64)> {
+        let physical = self.physical.get(&number)?;
+        if physical.handles != 0 || physical.mappings != 0 {
+            return None;
+        }
+        self.physical.remove(&number).map(|physical| (physical.slice, physical.bytes))
+    }
+}
+
+static VMM: Guarded<Vmm> = Guarded::new(Vmm::new());
+
+/// `cuMemCreate` made this handle.
+pub fn keep_handle(hold: Hold, slice: &'static Slice, handle: u64, bytes: u64) {
+    hold.keep(bytes);
+    VMM.with(|vmm| {
+        let number = vmm.next;
+        vmm.next += 1;
+        vmm.physical.insert(number, Physical { slice, bytes, handles: 1, mappings: 0 });
+        vmm.handles.insert(handle, number);
+    });
+}
+
+/// `cuMemRelease` of a handle is about to happen; to be undone by [`retained`] if the driver refuses.
+pub fn released(handle: u64) {
+    let freed = VMM.with(|vmm| {
+        let number = *vmm.handles.get(&handle)?;
+        let physical = vmm.physical.get_mut(&number)?;
+        physical.handles = physical.handles.saturating_sub(1);
+        if physical.handles == 0 {
+            vmm.handles.remove(&handle);
+        }
+        vmm.settle(number)
+    });
+    if let Some((slice, bytes)) = freed {
+        slice.refund(bytes);
+    }
+}
+
+/// `cuMemRetainAllocationHandle` gave another handle to what is mapped at an address.
+pub fn retained(handle: u64, address: u64) {
+    VMM.with(|vmm| {
+        let found = vmm.mappings.range(..=address).next_back();
+        let Some((_, &(_, number))) = found.filter(|(start, (size, _))| address - **start < *size) else { return };
+        if let Some(physical) = vmm.physical.get_mut(&number) {
+            physical.handles += 1;
+            vmm.handles.insert(handle, number);
+        }
+    });
+}
+
+/// `cuMemMap` mapped a handle.
+pub fn mapped(address: u64, size: u64, handle: u64) {
+    VMM.with(|vmm| {
+        if let Some(&number) = vmm.handles.get(&handle)
+            && let Some(physical) = vmm.physical.get_mut(&number)
+        {
+            physical.mappings += 1;
+            vmm.mappings.insert(address, (size, number));
+        }
+    });
+}
+
+/// `cuMemUnmap` took away all that was mapped in a range.
+pub fn unmapped(address: u64, size: u64) {
+    let freed: Vec<_> = VMM.with(|vmm| {
+        let gone: Vec<u64> = vmm.mappings.range(address..address.saturating_add(size)).map(|(at, _)| *at).collect();
+        gone.iter()
+            .filter_map(|at| {
+                let (_, number) = vmm.mappings.remove(at)?;
+                let physical = vmm.physical.get_mut(&number)?;
+                physical.mappings = physical.mappings.saturating_sub(1);
+                vmm.settle(number)
+            })
+            .collect()
+    });
+    for (slice, bytes) in freed {
+        slice.refund(bytes);
+    }
+}

@@ -1,0 +1,342 @@
+//! Device memory by address, managed memory, arrays, and virtual memory.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use super::{Call, Outcome};
+use crate::abi::cuda::*;
+use crate::driver::{Place, calls};
+use crate::ledger::book::{self, Entry};
+use crate::ledger::slice::in_blocks;
+use crate::ledger::{self, Changing, Slice};
+
+/// What a program is told that asks for more than its slice has: nothing else says to all of them "free something".
+pub const REFUSED: Outcome = Outcome::Refused(CUDA_ERROR_OUT_OF_MEMORY);
+
+/// The slice of the current context's GPU, and that context.
+pub fn here(changing: &Changing) -> Option<(&'static Slice, CUcontext)> {
+    let place = Place::current()?;
+    Some((ledger::of(place.device, changing)?, place.context))
+}
+
+/// Asks the driver for device memory of a size that is known before, and keeps it at the address that it gave.
+fn linear(call: &mut Call<'_>, bytes: u64, given: impl FnOnce() -> (u64, u64)) -> Outcome {
+    let changing = ledger::changing();
+    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let Ok(hold) = slice.reserve(in_blocks(bytes.max(1)), &changing) else { return REFUSED };
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        let (address, bytes) = given();
+        book::keep_linear(hold, slice, context, address, bytes);
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemAlloc_v2`
+pub unsafe fn alloc(call: &mut Call<'_>, to: *mut CUdeviceptr, bytes: usize) -> Outcome {
+    // SAFETY: the driver has just written the address there.
+    linear(call, bytes as u64, || (unsafe { *to }, bytes as u64))
+}
+
+/// `cuMemAlloc`, of CUDA 2
+pub unsafe fn alloc_32(call: &mut Call<'_>, to: *mut CUdeviceptr_v1, bytes: c_uint) -> Outcome {
+    // SAFETY: as above.
+    linear(call, bytes.into(), || (unsafe { *to }.into(), bytes.into()))
+}
+
+/// Rows start at multiples of this, or of less.
+const ROW: u64 = 512;
+
+/// `cuMemAllocPitch_v2`
+pub unsafe fn pitch(
+    call: &mut Call<'_>,
+    to: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    _element: c_uint,
+) -> Outcome {
+    let bytes = (width as u64).next_multiple_of(ROW).saturating_mul(height as u64);
+    // SAFETY: the driver has just written both.
+    linear(call, bytes, || unsafe { (*to, (*pitch as u64).saturating_mul(height as u64)) })
+}
+
+/// `cuMemAllocPitch`, of CUDA 2
+pub unsafe fn pitch_32(
+    call: &mut Call<'_>,
+    to: *mut CUdeviceptr_v1,
+    pitch: *mut c_uint,
+    width: c_uint,
+    height: c_uint,
+    _element: c_uint,
+) -> Outcome {
+    let bytes = u64::from(width).next_multiple_of(ROW) * u64::from(height);
+    // SAFETY: as above.
+    linear(call, bytes, || unsafe { ((*to).into(), u64::from(*pitch) * u64::from(height)) })
+}
+
+/// `cuMemAllocManaged`: charged in full, though the driver takes it as it is touched.
+pub unsafe fn managed(call: &mut Call<'_>, to: *mut CUdeviceptr, bytes: usize, _flags: c_uint) -> Outcome {
+    let changing = ledger::changing();
+    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let bytes = in_blocks(bytes as u64);
+    let Ok(hold) = slice.reserve(bytes, &changing) else { return REFUSED };
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver has just written the address there.
+        book::keep_beside(hold, slice, context, unsafe { *to }, bytes);
+    }
+    Outcome::Done(result)
+}
+
+/// Frees what is known under a number. What is not known was never charged: another process's, or a pool's.
+fn free_number(call: &mut Call<'_>, number: u64) -> Outcome {
+    let _changing = ledger::changing();
+    let entry: Option<Entry> = book::take(number);
+    let result = call.driver();
+    if let Some(entry) = entry {
+        if result == CUDA_SUCCESS {
+            entry.refund();
+        } else {
+            book::put(number, entry);
+        }
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemFree_v2`
+pub unsafe fn free(call: &mut Call<'_>, address: CUdeviceptr) -> Outcome {
+    free_number(call, address)
+}
+
+/// `cuMemFree`, of CUDA 2
+pub unsafe fn free_32(call: &mut Call<'_>, address: CUdeviceptr_v1) -> Outcome {
+    free_number(call, address.into())
+}
+
+// --------------------------------------------------------------------------------------------------------- arrays
+
+/// Bytes of an element in a format of `CUarray_format`; block-compressed and planar ones are taken for what they are at most.
+fn element(format: CUarray_format, channels: c_uint) -> u64 {
+    let bytes = match format {
+        CU_AD_FORMAT_UNSIGNED_INT8 | CU_AD_FORMAT_SIGNED_INT8 => 1,
+        CU_AD_FORMAT_UNSIGNED_INT16 | CU_AD_FORMAT_SIGNED_INT16 | CU_AD_FORMAT_HALF => 2,
+        _ => 4,
+    };
+    bytes * u64::from(channels.max(1))
+}
+
+/// Makes an array that is expected to take so many bytes, and keeps it for what the driver then says.
+fn array(call: &mut Call<'_>, expected: u64, given: impl FnOnce(CUdevice) -> (u64, Option<u64>)) -> Outcome {
+    let changing = ledger::changing();
+    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let Ok(hold) = slice.reserve(in_blocks(expected.max(1)), &changing) else { return REFUSED };
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        let (handle, bytes) = given(slice.device);
+        // How its rows are laid out is the driver's secret, and small ones share blocks. The next look at NVML's figure
+        // puts right what this estimate gets wrong.
+        book::keep_whole(hold, slice, context, handle, in_blocks(bytes.unwrap_or(expected)));
+        slice.is_to_be_learned();
+        slice.learn(&changing);
+    }
+    Outcome::Done(result)
+}
+
+/// What the driver says an array takes.
+fn size_of_array(array: CUarray, device: CUdevice) -> Option<u64> {
+    let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
+    // SAFETY: an array that was just made, and a place to write to.
+    let told = unsafe { calls::cuArrayGetMemoryRequirements(&raw mut needs, array, device) };
+    (told == CUDA_SUCCESS && needs.size != 0).then_some(needs.size as u64)
+}
+
+/// `cuArrayCreate_v2`
+pub unsafe fn array_create(call: &mut Call<'_>, to: *mut CUarray, shape: *const CUDA_ARRAY_DESCRIPTOR) -> Outcome {
+    // SAFETY: null, or the caller's description, which the driver reads too.
+    let Some(shape) = (unsafe { shape.as_ref() }) else { return Outcome::Done(call.driver()) };
+    let bytes = (shape.Width as u64).saturating_mul((shape.Height as u64).max(1));
+    let bytes = bytes.saturating_mul(element(shape.Format, shape.NumChannels));
+    // SAFETY: the driver has just written the handle there.
+    array(call, bytes, |device| unsafe { (*to as u64, size_of_array(*to, device)) })
+}
+
+/// `cuArrayCreate`, of CUDA 2
+pub unsafe fn array_create_32(
+    call: &mut Call<'_>,
+    to: *mut CUarray,
+    shape: *const CUDA_ARRAY_DESCRIPTOR_v1,
+) -> Outcome {
+    // SAFETY: as above.
+    let Some(shape) = (unsafe { shape.as_ref() }) else { return Outcome::Done(call.driver()) };
+    let bytes = u64::from(shape.Width) * u64::from(shape.Height.max(1));
+    let bytes = bytes.saturating_mul(element(shape.Format, shape.NumChannels));
+    // SAFETY: as above.
+    array(call, bytes, |device| unsafe { (*to as u64, size_of_array(*to, device)) })
+}
+
+/// Arrays without memory of their own: pages are mapped into them.
+const WITHOUT_MEMORY: c_uint = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+
+fn bytes_of(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    let bytes =
+        (shape.Width as u64).saturating_mul((shape.Height as u64).max(1)).saturating_mul((shape.Depth as u64).max(1));
+    bytes.saturating_mul(element(shape.Format, shape.NumChannels))
+}
+
+/// `cuArray3DCreate_v2`
+pub unsafe fn array_3d_create(call: &mut Call<'_>, to: *mut CUarray, shape: *const CUDA_ARRAY3D_DESCRIPTOR) -> Outcome {
+    // SAFETY: as above.
+    match unsafe { shape.as_ref() } {
+        Some(shape) if shape.Flags & WITHOUT_MEMORY == 0 => {
+            // SAFETY: as above.
+            array(call, bytes_of(shape), |device| unsafe { (*to as u64, size_of_array(*to, device)) })
+        }
+        _ => Outcome::Done(call.driver()),
+    }
+}
+
+/// `cuArray3DCreate`, of CUDA 2
+pub unsafe fn array_3d_create_32(
+    call: &mut Call<'_>,
+    to: *mut CUarray,
+    shape: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
+) -> Outcome {
+    // SAFETY: as above.
+    match unsafe { shape.as_ref() } {
+        Some(shape) if shape.Flags & WITHOUT_MEMORY == 0 => {
+            let bytes = u64::from(shape.Width) * u64::from(shape.Height.max(1));
+            let bytes = bytes
+                .saturating_mul(shape.Depth.max(1).into())
+                .saturating_mul(element(shape.Format, shape.NumChannels));
+            // SAFETY: as above.
+            array(call, bytes, |device| unsafe { (*to as u64, size_of_array(*to, device)) })
+        }
+        _ => Outcome::Done(call.driver()),
+    }
+}
+
+/// `cuMipmappedArrayCreate`: each level is half as large in each direction as the one before.
+pub unsafe fn mipmap_create(
+    call: &mut Call<'_>,
+    to: *mut CUmipmappedArray,
+    shape: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+) -> Outcome {
+    // SAFETY: as above.
+    match unsafe { shape.as_ref() } {
+        Some(shape) if shape.Flags & WITHOUT_MEMORY == 0 => {
+            let mut level = *shape;
+            let mut bytes = 0u64;
+            for _ in 0..levels.min(32) {
+                bytes = bytes.saturating_add(bytes_of(&level));
+                (level.Width, level.Height, level.Depth) = (level.Width.div_ceil(2), level.Height / 2, level.Depth / 2);
+            }
+            array(call, bytes, |device| {
+                let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
+                // SAFETY: an array that was just made, and a place to write to.
+                unsafe {
+                    let told = calls::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, *to, device);
+                    (*to as u64, (told == CUDA_SUCCESS && needs.size != 0).then_some(needs.size as u64))
+                }
+            })
+        }
+        _ => Outcome::Done(call.driver()),
+    }
+}
+
+/// `cuArrayDestroy`
+pub unsafe fn array_destroy(call: &mut Call<'_>, array: CUarray) -> Outcome {
+    destroyed(call, array as u64)
+}
+
+/// `cuMipmappedArrayDestroy`
+pub unsafe fn mipmap_destroy(call: &mut Call<'_>, array: CUmipmappedArray) -> Outcome {
+    destroyed(call, array as u64)
+}
+
+/// What it was charged was an estimate, so what is left is looked at.
+fn destroyed(call: &mut Call<'_>, array: u64) -> Outcome {
+    let outcome = free_number(call, array);
+    let changing = ledger::changing();
+    if let Some((slice, _)) = here(&changing) {
+        slice.is_to_be_learned();
+        slice.learn(&changing);
+    }
+    outcome
+}
+
+// ------------------------------------------------------------------------------------------------- virtual memory
+
+/// `cuMemCreate`: held while there is a handle or a mapping.
+pub unsafe fn create(
+    call: &mut Call<'_>,
+    to: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    _flags: c_ulonglong,
+) -> Outcome {
+    // SAFETY: null, or the caller's description, which the driver reads too.
+    let on = unsafe { properties.as_ref() }.filter(|p| p.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE);
+    let changing = ledger::changing();
+    let Some(slice) = on.and_then(|properties| ledger::of(properties.location.id, &changing)) else {
+        return Outcome::Done(call.driver());
+    };
+    let bytes = in_blocks(bytes as u64);
+    let Ok(hold) = slice.reserve(bytes, &changing) else { return REFUSED };
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver has just written the handle there.
+        book::keep_handle(hold, slice, unsafe { *to }, bytes);
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemRelease`
+pub unsafe fn release(call: &mut Call<'_>, handle: CUmemGenericAllocationHandle) -> Outcome {
+    let _changing = ledger::changing();
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        book::released(handle);
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemRetainAllocationHandle`
+pub unsafe fn retain(
+    call: &mut Call<'_>,
+    to: *mut CUmemGenericAllocationHandle,
+    address: *mut std::ffi::c_void,
+) -> Outcome {
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver has just written the handle there.
+        book::retained(unsafe { *to }, address as u64);
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemMap`
+pub unsafe fn map(
+    call: &mut Call<'_>,
+    address: CUdeviceptr,
+    bytes: usize,
+    _offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    _flags: c_ulonglong,
+) -> Outcome {
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        book::mapped(address, bytes as u64, handle);
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemUnmap`
+pub unsafe fn unmap(call: &mut Call<'_>, address: CUdeviceptr, bytes: usize) -> Outcome {
+    let _changing = ledger::changing();
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        book::unmapped(address, bytes as u64);
+    }
+    Outcome::Done(result)
+}

@@ -1,0 +1,64 @@
+"""What the ledger costs: taking and giving back memory in a cap, against the driver's own functions.
+
+As `gpu.hooks.cost` does for launches: both ways in one process, in batches by turns; and in processes without the
+library, to know what the measurement can tell apart.
+"""
+
+from __future__ import annotations
+
+from gpu.bench import Bench, Case
+from gpu.hooks.cost import parse, summary
+from gpu.memory.container import cores, program, settings
+from gpu.memory.witness import witness
+
+PROCESSES = 4  # of each kind
+PAIRS = {"alloc-4k": 8000, "alloc-2m": 8000, "alloc-64m": 1600, "async-2m": 40_000, "info": 4000}
+JUDGED = ("alloc-4k", "alloc-2m", "alloc-64m")
+TARGET = 1.02
+CAP = 16 << 30
+
+
+def alloc_cost(bench: Bench) -> None:
+    command = [str(program(bench, "cost")), *(str(count) for count in PAIRS.values())]
+    env = settings(bench, witness(bench), CAP, "cost")
+    bare_env = {name: value for name, value in env.items() if not name.startswith(("RATION_", "LD_PRELOAD"))}
+    core = cores()
+    pairs: dict[str, dict] = {"bare": {}, "hooked": {}}
+    for number in range(PROCESSES):
+        for way in pairs:
+            run = bench.run(
+                f"{way}-{number}", command, env=env if way == "hooked" else bare_env, core=core, limit=120, quiet=True
+            )
+            if run.status != 0:
+                bench.problem(f"{run.label}: {run.how()}: {run.last_words}")
+                return
+            hooked, found = parse(run)
+            if hooked != (way == "hooked"):
+                bench.problem(f"{run.label}: the linked function is {'not ' if hooked else ''}the driver's own")
+                return
+            for kind, batches in found.items():
+                pairs[way].setdefault(kind, []).extend(batches)
+    for kind, batches in pairs["hooked"].items():
+        bench.figures[kind] = summary(batches) | {"noise": summary(pairs["bare"][kind])["ratio"]}
+    bench.figures.update(target=TARGET, core=core, processes=2 * PROCESSES)
+    judge(bench)
+
+
+def judge(bench: Bench) -> None:
+    for kind in JUDGED:
+        found = bench.figures[kind]
+        if found["ratio"] > TARGET:
+            low, high = found["interval"]
+            bench.problem(
+                f"{kind}: {found['hooked_ns']:.0f} ns in a cap, {found['driver_ns']:.0f} by the driver alone: "
+                f"{found['ratio']:.4f} times as long (between {low:.4f} and {high:.4f}), more than {TARGET}"
+            )
+    words = [
+        f"{kind} {f['driver_ns'] / 1e3:.1f} → {f['hooked_ns'] / 1e3:.1f} µs ({f['ratio']:.3f}; bare {f['noise']:.3f})"
+        for kind in PAIRS
+        if (f := bench.figures.get(kind))
+    ]
+    bench.headline = ", ".join(words)
+
+
+CASES = [Case("alloc-cost", "taking and giving back memory, in a cap and by the driver alone", alloc_cost)]
