@@ -1,8 +1,8 @@
 //! The shared region: who holds how much of a GPU, and who is still there.
 //!
 //! Every process that uses a GPU under ration maps the same small file, one for each GPU. In it, [containers](Region::join)
-//! have a name and a cap, and processes say how many bytes they hold. [`ledger`] argues why nobody ever gets beyond the cap,
-//! [`life`] and [`keeper`] how a dead process is known to be dead, [`table`] how processes come and go; docs/region.md draws
+//! have a name and a cap, and processes say how many bytes they hold. `ledger` argues why nobody ever gets beyond the cap,
+//! `life` and `keeper` how a dead process is known to be dead, `table` how processes come and go; docs/region.md draws
 //! the layout and says what others may do with it.
 //!
 //! The crate is made for other people's processes: it keeps no descriptor, allocates only when a region is opened or joined,
