@@ -1,5 +1,5 @@
 //! The layout, byte by byte. docs/region.md draws it and include/ration.h declares it for others; the numbers here are the
-//! ones that count, and [`crate::listing`] fails when they change without a new version.
+//! ones that count, and `crate::listing` fails when they change without a new version.
 //!
 //! All of it is atomic words, for which every pattern of bits is a value: whatever another process writes, reading it is
 //! defined. Nothing in it is a pointer, and nothing in it is trusted.
