@@ -18,8 +18,10 @@ use crate::{capture, memory, module, tables};
 
 const THREADS_PER_SM: u64 = 2048;
 const STACK_IN_CONTEXT: u64 = 1024;
-/// What the H200 takes for a heap besides its size: 150 MiB for one of 8, 398 for one of 256.
-const HEAP_OVERHEAD: u64 = 142 << 20;
+/// What the H200 takes when code that uses the heap is first loaded into a context, and then besides the heap's size when
+/// such a kernel is first launched.
+const HEAP_CODE: u64 = 140 << 20;
+const HEAP_OVERHEAD: u64 = 2 << 20;
 const API_VERSION: u32 = 3020;
 
 pub(crate) struct Context {
@@ -50,6 +52,8 @@ struct Limits {
     local: u64,
     /// Bytes charged for the device-side heap.
     heap_charged: u64,
+    /// And for the code of it.
+    heap_code: u64,
 }
 
 impl Limits {
@@ -62,6 +66,7 @@ impl Limits {
         persisting_l2: 11_796_480,
         local: STACK_IN_CONTEXT,
         heap_charged: 0,
+        heap_code: 0,
     };
 }
 
@@ -151,7 +156,7 @@ impl Context {
         let (gpu, settings) = (self.device.gpu, lane.world.settings());
         let limits = std::mem::replace(&mut *self.limits.lock(), Limits::FRESH);
         lane.world.refund(gpu, Path::Local, self.local_bytes(limits.local));
-        lane.world.refund(gpu, Path::Heap, limits.heap_charged);
+        lane.world.refund(gpu, Path::Heap, limits.heap_charged + limits.heap_code);
         lane.world.refund(gpu, Path::Context, settings.context);
         lane.world.refund(gpu, Path::Overhead, settings.context_overhead);
         self.peers.lock().clear();
@@ -196,6 +201,16 @@ impl Context {
             world.refund(self.device.gpu, Path::Local, old - new);
         }
         limits.local = per_thread;
+        Ok(())
+    }
+
+    /// Code that uses the heap is loaded into the context: what it takes then, once.
+    pub(crate) fn ensure_heap_code(&self) -> Outcome {
+        let mut limits = self.limits.lock();
+        if limits.heap_code == 0 {
+            process()?.world.charge(self.device.gpu, Path::Heap, HEAP_CODE).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+            limits.heap_code = HEAP_CODE;
+        }
         Ok(())
     }
 

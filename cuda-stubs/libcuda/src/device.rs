@@ -35,10 +35,12 @@ impl Device {
     /// The GPUs that `CUDA_VISIBLE_DEVICES` leaves, in its order.
     pub(crate) fn visible(world: &'static World) -> Vec<Device> {
         let settings = world.settings();
-        let count = settings.gpus as usize;
+        let gpus = &settings.gpu[..settings.gpus as usize];
+        let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
+        let order = numbering(gpus, by_bus);
         let order = match std::env::var("CUDA_VISIBLE_DEVICES") {
-            Ok(list) => visible_order(&list, &settings.gpu[..count]),
-            Err(_) => (0..count).collect(),
+            Ok(list) => visible_order(&list, gpus, &order),
+            Err(_) => order,
         };
         let make = |(ordinal, gpu): (usize, usize)| Device {
             ordinal,
@@ -56,19 +58,29 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => self.settings.sms as i32,
             CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => 6 + self.gpu as i32,
             CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => self.gpu as i32,
-            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED | CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED => 0,
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED => 0,
             _ => H200.iter().find(|(number, _)| *number == attribute)?.1,
         })
     }
 }
 
+/// How the driver numbers GPUs: by their place on the bus, as NVML always does, or with the fastest first, which for want of a
+/// model of speed is the one with the most multiprocessors.
+fn numbering(gpus: &[GpuSettings], by_bus: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..gpus.len()).collect();
+    if !by_bus {
+        order.sort_by_key(|gpu| std::cmp::Reverse(gpus[*gpu].sms));
+    }
+    order
+}
+
 /// What `CUDA_VISIBLE_DEVICES` leaves of `gpus`: numbers or UUIDs (or unambiguous beginnings of one), up to the first that is
 /// none, as the driver has it.
-fn visible_order(list: &str, gpus: &[GpuSettings]) -> Vec<usize> {
+fn visible_order(list: &str, gpus: &[GpuSettings], numbering: &[usize]) -> Vec<usize> {
     let mut order = Vec::new();
     for item in list.split(',').map(str::trim) {
         let found = match item.parse::<usize>() {
-            Ok(index) => (index < gpus.len()).then_some(index),
+            Ok(number) => numbering.get(number).copied(),
             Err(_) if item.starts_with("GPU-") => {
                 let mut matching = gpus.iter().enumerate().filter(|(_, g)| g.uuid_text().starts_with(item));
                 matching.next().map(|(i, _)| i).filter(|_| matching.next().is_none())
@@ -245,13 +257,24 @@ mod tests {
         let mut settings =
             sim_world::WorldSettings::from_env(|n| (n == "RATION_SIM_GPUS").then(|| "3".into())).expect("good");
         settings.gpu[1].uuid = [0xab; 16];
+        let visible = |list| visible_order(list, &settings.gpu[..3], &[0, 1, 2]);
+        assert_eq!(visible("2,0"), [2, 0]);
+        assert_eq!(visible("0,7,1"), [0], "what comes after a bad entry is gone");
+        assert_eq!(visible(""), [] as [usize; 0]);
+        assert_eq!(visible("-1"), [] as [usize; 0]);
+        assert_eq!(visible("GPU-abab"), [1]);
+        assert_eq!(visible("GPU-"), [] as [usize; 0], "ambiguous");
+        assert_eq!(visible("1,1"), [1]);
+    }
+
+    #[test]
+    fn the_fastest_is_first_unless_the_bus_is_to_decide() {
+        let mut settings =
+            sim_world::WorldSettings::from_env(|n| (n == "RATION_SIM_GPUS").then(|| "3".into())).expect("good");
+        settings.gpu[0].sms = 16;
         let gpus = &settings.gpu[..3];
-        assert_eq!(visible_order("2,0", gpus), [2, 0]);
-        assert_eq!(visible_order("0,7,1", gpus), [0], "what comes after a bad entry is gone");
-        assert_eq!(visible_order("", gpus), [] as [usize; 0]);
-        assert_eq!(visible_order("-1", gpus), [] as [usize; 0]);
-        assert_eq!(visible_order("GPU-abab", gpus), [1]);
-        assert_eq!(visible_order("GPU-", gpus), [] as [usize; 0], "ambiguous");
-        assert_eq!(visible_order("1,1", gpus), [1]);
+        assert_eq!(numbering(gpus, false), [1, 2, 0], "equals stay as the bus has them");
+        assert_eq!(numbering(gpus, true), [0, 1, 2]);
+        assert_eq!(visible_order("2,0", gpus, &numbering(gpus, false)), [0, 1], "numbers mean that order");
     }
 }

@@ -140,6 +140,7 @@ api! {
 
     export fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) {
         let found = kernel_of(kernel)?.function(&*current()?)?;
+        found.ensure_loaded()?;
         function.set(found.handle as CUfunction)
     }
     export fn cuKernelGetLibrary(library: Out<CUlibrary>, kernel: CUkernel) {

@@ -1,4 +1,5 @@
-//! Kernel images: a text form of our own that says what a kernel costs, since a simulated GPU cannot run machine code.
+//! Kernel images: a text form of our own that says what a kernel costs, since a simulated GPU cannot run machine code; and
+//! PTX, of which `ptx` reads as much as is needed.
 //!
 //! ```text
 //! ration-sim-image 1
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use crate::abi::{CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_VALUE};
 use crate::api::Outcome;
+use crate::ptx;
 
 const FIRST_LINE: &str = "ration-sim-image 1";
 /// What `__cudaRegisterFatBinary` is given: magic, version, pointer to the image.
@@ -81,11 +83,33 @@ impl Image {
                 // Stops at the first difference, so it never reads past the end of something shorter.
                 *start.add(i) == byte
             });
-            if !looks_ours {
-                return Err(unmodelled!("real device code (a cubin, fatbin or PTX image)"));
+            // Every form that is longer than this one begins with bytes that are no text.
+            let is_text = (0..4).all(|i| (*start.add(i)).is_ascii() && *start.add(i) != 0 && *start != 0x7f);
+            if !looks_ours && !is_text {
+                return Err(unmodelled!("real device code (a cubin or fatbin image)"));
             }
-            Image::from_text(&CStr::from_ptr(start.cast::<c_char>()).to_string_lossy())
+            let text = CStr::from_ptr(start.cast::<c_char>());
+            if looks_ours {
+                Image::from_text(&text.to_string_lossy())
+            } else if ptx::looks_like(text.to_bytes()) {
+                ptx::read(&text.to_string_lossy()).map_err(|why| {
+                    eprintln!("ration-sim: kernel image in PTX: {why}");
+                    CUDA_ERROR_INVALID_IMAGE
+                })
+            } else {
+                Err(CUDA_ERROR_INVALID_IMAGE)
+            }
         }
+    }
+
+    /// Adds a kernel with the attributes of the text form.
+    pub(crate) fn add_kernel<'a>(
+        &mut self,
+        name: &str,
+        attributes: impl Iterator<Item = &'a str>,
+    ) -> Result<(), String> {
+        self.kernels.push(Arc::new(kernel(name, attributes)?));
+        Ok(())
     }
 
     /// Reads the text form; an error is said with its line.
@@ -120,7 +144,7 @@ fn parse(text: &str) -> Result<Image, Fault> {
             },
             Some("kernel") => {
                 let name = words.next().ok_or_else(|| fault("a kernel is `kernel NAME attribute…`".into()))?;
-                image.kernels.push(Arc::new(kernel(name, words).map_err(fault)?));
+                image.add_kernel(name, words).map_err(fault)?;
             }
             Some(other) => return Err(fault(format!("{other:?} is neither `kernel` nor `global`"))),
         }

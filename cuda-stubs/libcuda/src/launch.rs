@@ -230,19 +230,26 @@ impl KernelLaunch {
         self.function.kernel.sets.iter().map(|(index, value)| (self.word(*index), *value)).collect()
     }
 
-    /// What the driver does before the kernel goes onto the device: load its module, grow local memory and the heap.
-    pub(crate) fn prepare(&self, context: &Context) -> Outcome {
+    /// What the driver does when a graph with the kernel is instantiated: load its module, grow local memory.
+    pub(crate) fn make_room(&self, context: &Context) -> Outcome {
         let kernel = &self.function.kernel;
         self.function.ensure_loaded()?;
         if kernel.local != 0 {
             context.ensure_local(kernel.local)?;
         }
+        Ok(())
+    }
+
+    /// What it does before the kernel goes onto the device: that, and the heap.
+    pub(crate) fn prepare(&self, context: &Context) -> Outcome {
+        let kernel = &self.function.kernel;
+        self.make_room(context)?;
         if kernel.heap {
             context.ensure_heap()?;
         }
         if kernel.touch {
             for index in 0..kernel.params.len() {
-                memory::managed::touch(self.word(index));
+                memory::managed::touch(context.device.gpu, self.word(index));
             }
         }
         Ok(())

@@ -29,6 +29,7 @@ mod linker;
 mod memory;
 mod module;
 mod process;
+mod ptx;
 mod resolver;
 mod stream;
 mod stubs;

@@ -88,6 +88,14 @@ impl Module {
                 next += bytes.next_multiple_of(512);
             }
         }
+        if self.image.kernels.iter().any(|kernel| kernel.heap)
+            && let Err(code) = context(self.context as CUcontext).and_then(|context| context.ensure_heap_code())
+        {
+            if total != 0 {
+                memory::module::free(self.handle);
+            }
+            return Err(code);
+        }
         *globals = Some(at);
         Ok(())
     }
@@ -338,8 +346,9 @@ api! {
         Ok(())
     }
     export fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
-        let library = library_of(library)?;
-        module.set(library.module(&*current()?).handle as CUmodule)
+        let loaded = library_of(library)?.module(&*current()?);
+        loaded.load()?;
+        module.set(loaded.handle as CUmodule)
     }
     export fn cuLibraryGetGlobal(pointer: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: In<c_char>) {
         let library = library_of(library)?;

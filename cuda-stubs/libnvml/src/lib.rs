@@ -23,6 +23,7 @@ mod gpu;
 mod health;
 mod internal;
 mod library;
+mod limits;
 mod links;
 mod memory;
 mod modes;

@@ -3,6 +3,8 @@
 //! The world knows a process by the PID that it has in its own PID namespace. NVML of driver R580 gives PIDs in the
 //! caller's namespace and leaves out the processes that have none there. A process in a namespace below the caller's
 //! has one; the kernel lists them all, from the outermost visible to the innermost, in the `NSpid:` line of its status.
+//!
+//! That holds for its lists of processes. Utilization it tells of all processes, by their numbers in the first namespace.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,14 @@ impl View {
             self.below(known)?
         };
         u32::try_from(pid).ok()
+    }
+
+    /// The number by which the driver names the process where it does not translate. Nobody here can know it for a
+    /// process that the caller cannot see; what stands for it is one that no process has.
+    pub(crate) fn number(&mut self, known: &Known) -> u32 {
+        /// Linux numbers processes up to here.
+        const HIGHEST: u64 = 1 << 22;
+        self.pid(known).unwrap_or((HIGHEST + known.pid % HIGHEST) as u32)
     }
 
     fn below(&mut self, known: &Known) -> Option<u64> {
@@ -137,6 +147,8 @@ mod tests {
         assert_eq!(view.pid(&known(1, inner, "anything")), Some(103), "by its namespace");
         assert_eq!(view.pid(&known(9, 2, "twin")), None, "two that could be it");
         assert_eq!(view.pid(&known(55, 3, "python3")), None, "not visible from here");
+        assert_eq!(view.number(&known(100, 1, "python3")), 100);
+        assert!(view.number(&known(55, 3, "python3")) >= 1 << 22, "a number all the same, that is nobody's");
         process(&dir, "self", "caller", "99\t3");
         view.listed = None;
         assert_eq!(view.pid(&known(7, 2, "trainer")), None, "the numbers of this /proc are not the caller's");

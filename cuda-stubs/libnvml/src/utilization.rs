@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use sim_world::layout::{HISTORY, HISTORY_NS, PROCS};
+use sim_world::layout::{HISTORY, HISTORY_NS};
 
 use crate::abi::*;
 use crate::api::{Out, Outcome};
@@ -14,10 +14,14 @@ use crate::processes::{clients, known};
 /// The sampling period that encoders and the like report, microseconds.
 const PERIOD_US: c_uint = 100_000;
 
+/// How many samples the driver keeps: fourteen seconds of its own. A caller that wants to know what processes did must have
+/// room for as many, however few there are.
+const KEPT: c_uint = 72;
+
 /// What a process did between two moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
-    /// In the caller's PID namespace.
+    /// See [`View::number`].
     pub pid: c_uint,
     /// The end of the time looked at, as a timestamp.
     pub until: u64,
@@ -35,8 +39,8 @@ impl Share {
     }
 }
 
-/// What the caller's processes did on a GPU since a timestamp, as far back as the history goes. Those that did nothing
-/// are left out, and without any there is nothing to be found: so the driver has it.
+/// What processes did on a GPU since a timestamp, as far back as the history goes: all of them, whatever the caller's PID
+/// namespace. Those that did nothing are left out, and without any there is nothing to be found: so the driver has it.
 pub(crate) fn shares(gpu: Gpu, since: u64) -> Outcome<Vec<Share>> {
     let (until, found) = gpu.look(|file| {
         let newest = file.history_tick.get();
@@ -52,7 +56,7 @@ pub(crate) fn shares(gpu: Gpu, since: u64) -> Outcome<Vec<Share>> {
     });
     let mut view = View::own();
     let shares: Vec<_> =
-        found.iter().filter_map(|(known, part)| Some(Share { pid: view.pid(known)?, until, part: *part })).collect();
+        found.iter().map(|(known, part)| Share { pid: view.number(known), until, part: *part }).collect();
     if shares.is_empty() { Err(NVML_ERROR_NOT_FOUND) } else { Ok(shares) }
 }
 
@@ -97,8 +101,8 @@ nvml! {
         count: Out<c_uint>,
         since: u64,
     ) {
-        if samples.is_null() {
-            count.set(PROCS as c_uint)?;
+        if samples.is_null() || count.get()? < KEPT {
+            count.set(KEPT)?;
             return Err(NVML_ERROR_INSUFFICIENT_SIZE);
         }
         let sample = |share: &Share| nvmlProcessUtilizationSample_t {
@@ -115,8 +119,8 @@ nvml! {
 
     export fn nvmlDeviceGetProcessesUtilizationInfo(gpu: Gpu; info: Out<nvmlProcessesUtilizationInfo_t>) {
         info.versioned(nvmlProcessesUtilizationInfo_v1, |info| {
-            if info.procUtilArray.is_null() || info.processSamplesCount == 0 {
-                info.processSamplesCount = PROCS as c_uint;
+            if info.procUtilArray.is_null() || info.processSamplesCount < KEPT {
+                info.processSamplesCount = KEPT;
                 return Err(NVML_ERROR_INSUFFICIENT_SIZE);
             }
             let entry = |share: &Share| nvmlProcessUtilizationInfo_v1_t {
@@ -165,9 +169,8 @@ nvml! {
         if entries.is_empty() {
             return Err(NVML_ERROR_NOT_FOUND);
         }
-        // With less room than there are, the newest.
-        let room = count.get()? as usize;
-        entries.drain(..entries.len().saturating_sub(room));
+        // With less room than there are, the oldest.
+        entries.truncate(count.get()? as usize);
         buffer.list(count, &entries)
     }
 }

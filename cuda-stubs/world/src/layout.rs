@@ -10,7 +10,7 @@ use crate::settings::WorldSettings;
 /// What a world file begins with.
 pub const MAGIC: u64 = 0x5241_5449_4f4e_5349; // "RATIONSI"
 /// Moves with every change of this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Most GPUs a world has.
 pub const GPUS: usize = 16;
@@ -279,8 +279,12 @@ pub struct Share {
     pub owner_generation: Word,
     /// Where in the heap file.
     pub offset: Word,
-    /// 1: exported as a file descriptor, which holds it too (see [`crate::shared`]).
-    pub by_fd: Word,
+    /// Kinds of descriptors that it was exported as, as bits: they hold it too (see [`crate::shared`]).
+    pub descriptors: Word,
+    /// In whose figure it is: a process slot + 1, or one of the marks in [`crate::shared`].
+    pub figure: Word,
+    /// The last to join in holding it, as in `figure`.
+    pub latest: Word,
     /// Processes holding it, as bits.
     pub holders: [Word; PROCS / 64],
 }

@@ -18,6 +18,9 @@ pub struct World {
     dir: PathBuf,
     slot: usize,
     generation: u64,
+    /// Kept open as a real driver keeps its `/dev/nvidiactl`, of which the descriptors of exported memory are too. Nothing here
+    /// needs it: a program may close it.
+    node: Option<File>,
 }
 
 /// How a process takes part.
@@ -63,7 +66,7 @@ impl World {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(named)?;
-        let _joining = Joining::wait(&handle).map_err(named)?;
+        let joining = Joining::wait(&handle).map_err(named)?;
         let size = std::mem::size_of::<WorldFile>() as u64;
         match handle.metadata()?.len() {
             0 => {
@@ -96,8 +99,10 @@ impl World {
             }
             create(file, wanted);
         }
-        let mut world = World { file, dir: dir.to_owned(), slot: usize::MAX, generation: 0 };
+        let mut world = World { file, dir: dir.to_owned(), slot: usize::MAX, generation: 0, node: None };
         (world.slot, world.generation) = procs::claim(&world, role)?;
+        drop(joining);
+        world.node = (role == Role::Client).then_some(handle);
         Ok(world)
     }
 

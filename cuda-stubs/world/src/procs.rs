@@ -113,6 +113,9 @@ fn bury(tx: &Tx<'_>, slot: usize) {
         let word = &share.holders[slot / 64];
         if share.id.get() != 0 && word.get() & (1 << (slot % 64)) != 0 {
             tx.set(word, word.get() & !(1 << (slot % 64)));
+            if share.figure.get() == slot as u64 + 1 {
+                tx.set(&share.figure, shared::OPEN);
+            }
         }
     }
     for event in &file.ipc_events {

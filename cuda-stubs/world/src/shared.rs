@@ -1,18 +1,24 @@
 //! Memory and events that cross processes.
 //!
 //! Data lies in sparse heap files beside the world, one per process that has needed one, so that another process can map it.
-//! A [`crate::layout::Share`] says who holds a piece of one. A piece exported as a file descriptor is also held by that
-//! descriptor, wherever it went: it is an open file of the world's directory with a shared `flock`, which the kernel drops
-//! when the last copy of the descriptor is closed.
+//! A [`crate::layout::Share`] says who holds a piece of one.
+//!
+//! A piece exported as a file descriptor is also held by that descriptor, wherever it went. All such descriptors are of one
+//! file, as a real driver's are all of `/dev/nvidiactl`: here it is the world's own, for reading. Which piece a descriptor is
+//! of is its position, and that it is open somewhere is known from a lock on one byte, which belongs to the open file and goes
+//! with its last copy. A dma-buf is a file of its own, and has a `flock`.
+//!
+//! In whose figure the piece is: in its maker's, as long as that holds it. Then in that of the last to join of those who
+//! still hold it; if that is a descriptor, in nobody's. So it was measured.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 
 use crate::accounts::note_peak;
-use crate::layout::{Path, Share};
+use crate::layout::{PROCS, Path, Share};
 use crate::lock::Tx;
 use crate::open::World;
 
@@ -36,6 +42,23 @@ pub struct ShareHandle {
     pub offset: u64,
 }
 
+/// Nobody's figure has it yet, or whose had it is gone: it is to be passed on.
+pub(crate) const OPEN: u64 = 0;
+/// A descriptor has it, where a process is its slot + 1.
+const DESCRIPTOR: u64 = PROCS as u64 + 1;
+/// A pool: what it lends leaves the figure of the process that frees it, and is in no other's.
+const POOL: u64 = u64::MAX;
+
+/// Kinds of descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Descriptor {
+    /// Of the world's file.
+    Handle = 1,
+    /// A file of its own.
+    DmaBuf = 2,
+}
+
 impl World {
     /// The heap file of a process.
     pub fn heap_path(&self, slot: u64, generation: u64) -> PathBuf {
@@ -56,6 +79,7 @@ impl World {
     }
 
     /// Makes bytes that this process holds under `path` a share. They leave `path` and go into the process's shared figure.
+    /// None at all: a pool, to which [`World::lend`] adds.
     pub fn share(&self, gpu: usize, path: Path, bytes: u64, offset: u64) -> Option<ShareHandle> {
         let tx = self.lock();
         let file = tx.file();
@@ -67,7 +91,9 @@ impl World {
         tx.set(&share.owner, self.slot() as u64);
         tx.set(&share.owner_generation, self.generation());
         tx.set(&share.offset, offset);
-        tx.set(&share.by_fd, 0);
+        tx.set(&share.descriptors, 0);
+        tx.set(&share.figure, if bytes == 0 { POOL } else { self.slot() as u64 + 1 });
+        tx.set(&share.latest, self.slot() as u64 + 1);
         for (i, word) in share.holders.iter().enumerate() {
             tx.set(word, if i == self.slot() / 64 { 1 << (self.slot() % 64) } else { 0 });
         }
@@ -77,71 +103,112 @@ impl World {
         Some(handle(index, share))
     }
 
-    /// Joins in holding a share. False when it is gone. `counted`: whether it shows in this process's figure.
-    pub fn hold(&self, share: &ShareHandle, counted: bool) -> bool {
+    /// Adds bytes that this process holds under `path` to a pool's share: they stay in its figure until [`World::end_lending`].
+    pub fn lend(&self, share: &ShareHandle, path: Path, bytes: u64) {
         let tx = self.lock();
-        let file = tx.file();
+        let held = &tx.file().procs[self.slot()].gpu[share.gpu as usize];
+        if let Some(entry) = live(&tx, share) {
+            let bytes = bytes.min(held.own[path as usize].get());
+            tx.take(&held.own[path as usize], bytes);
+            tx.add(&held.shared, bytes);
+            tx.add(&entry.bytes, bytes);
+        }
+    }
+
+    /// The process has given them back; the GPU gets them when nobody holds the share any more.
+    pub fn end_lending(&self, share: &ShareHandle, bytes: u64) {
+        let tx = self.lock();
+        tx.take(&tx.file().procs[self.slot()].gpu[share.gpu as usize].shared, bytes);
+    }
+
+    /// Joins in holding a share. False when it is gone.
+    pub fn hold(&self, share: &ShareHandle) -> bool {
+        let tx = self.lock();
         let Some(entry) = live(&tx, share) else { return false };
         let word = &entry.holders[self.slot() / 64];
         tx.set(word, word.get() | 1 << (self.slot() % 64));
-        if counted {
-            let held = &file.procs[self.slot()].gpu[share.gpu as usize];
-            tx.add(&held.shared, share.bytes);
-            note_peak(&tx, held);
-        }
+        tx.set(&entry.latest, self.slot() as u64 + 1);
+        pass_on(&tx, share.index as usize, entry);
         true
     }
 
-    /// Stops holding it. `counted` as it was taken.
-    pub fn let_go(&self, share: &ShareHandle, counted: bool) {
+    /// Stops holding it.
+    pub fn let_go(&self, share: &ShareHandle) {
         let tx = self.lock();
-        let file = tx.file();
-        if counted {
-            tx.take(&file.procs[self.slot()].gpu[share.gpu as usize].shared, share.bytes);
-        }
         if let Some(entry) = live(&tx, share) {
             let word = &entry.holders[self.slot() / 64];
             tx.set(word, word.get() & !(1 << (self.slot() % 64)));
+            if entry.figure.get() == self.slot() as u64 + 1 {
+                tx.take(&tx.file().procs[self.slot()].gpu[share.gpu as usize].shared, entry.bytes.get());
+                tx.set(&entry.figure, OPEN);
+            }
         }
         tx.commit();
         collect(&tx);
     }
 
-    fn export_path(&self, share: &ShareHandle) -> PathBuf {
-        self.dir().join(format!("export-{}-{}", share.index, share.id))
+    fn node_path(&self) -> PathBuf {
+        self.dir().join("world")
+    }
+
+    fn dma_buf_path(&self, share: &ShareHandle) -> PathBuf {
+        self.dir().join(format!("dma-buf-{}-{}", share.index, share.id))
     }
 
     /// A descriptor that holds the share for as long as any copy of it is open.
-    pub fn export_fd(&self, share: &ShareHandle) -> io::Result<OwnedFd> {
-        let path = self.export_path(share);
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o666).open(&path)?;
-        let _ = file.set_permissions(std::fs::Permissions::from_mode(0o666));
-        if file.metadata()?.len() == 0 {
-            file.write_all(&to_bytes(share))?;
-        }
-        // SAFETY: the descriptor is open for the whole call.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) } != 0 {
+    pub fn export_fd(&self, share: &ShareHandle, kind: Descriptor) -> io::Result<OwnedFd> {
+        let (file, locked) = match kind {
+            Descriptor::Handle => {
+                let file = File::open(self.node_path())?;
+                // SAFETY: the descriptor is open; a position beyond the end is as good as another.
+                unsafe { libc::lseek(file.as_raw_fd(), share.index as i64 + 1, libc::SEEK_SET) };
+                let mut byte = lock_of(share.index, libc::F_RDLCK);
+                // SAFETY: the descriptor is open and the lock's description outlives the call.
+                let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut byte) };
+                (file, locked)
+            }
+            Descriptor::DmaBuf => {
+                let path = self.dma_buf_path(share);
+                let file =
+                    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o666).open(path)?;
+                let _ = file.set_permissions(std::fs::Permissions::from_mode(0o666));
+                // SAFETY: the descriptor is open for the whole call.
+                let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) };
+                (file, locked)
+            }
+        };
+        if locked != 0 {
             return Err(io::Error::last_os_error());
         }
         let tx = self.lock();
-        match live(&tx, share) {
-            Some(entry) => tx.set(&entry.by_fd, 1),
-            None => return Err(io::Error::other("the memory was released meanwhile")),
-        }
+        let Some(entry) = live(&tx, share) else {
+            return Err(io::Error::other("the memory was released meanwhile"));
+        };
+        tx.set(&entry.descriptors, entry.descriptors.get() | kind as u64);
+        tx.set(&entry.latest, DESCRIPTOR);
         Ok(file.into())
     }
 
-    /// What a descriptor made by [`World::export_fd`] stands for.
+    /// What a descriptor of the world's file stands for.
     pub fn import_fd(&self, fd: i32) -> Option<ShareHandle> {
-        // A descriptor of another process's making: its offset is shared with all its copies, so read at 0 explicitly.
-        let mut bytes = [0u8; SHARE_BYTES];
-        // SAFETY: pread writes at most the buffer's length into it, and fails cleanly on a bad descriptor.
-        let got = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if got != bytes.len() as isize {
+        let node = std::fs::metadata(self.node_path()).ok()?;
+        // SAFETY: all zeroes is a stat; it is filled in by the call below.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: fstat fills in what it is given, and both fail cleanly on a bad descriptor. The position belongs to the
+        // open file, so all copies of the descriptor have it.
+        let position = unsafe {
+            if libc::fstat(fd, &raw mut found) != 0 {
+                return None;
+            }
+            libc::lseek(fd, 0, libc::SEEK_CUR)
+        };
+        if (found.st_dev, found.st_ino) != (node.dev(), node.ino()) {
             return None;
         }
-        from_bytes(&bytes)
+        let index = usize::try_from(position).ok()?.checked_sub(1)?;
+        let tx = self.lock();
+        let share = tx.file().shares.get(index).filter(|share| share.id.get() != 0)?;
+        Some(handle(index, share))
     }
 
     /// A new event that others can wait on: (slot in the table, id).
@@ -209,7 +276,8 @@ fn handle(index: usize, share: &Share) -> ShareHandle {
         index: index as u64,
         id: share.id.get(),
         gpu: share.gpu.get(),
-        bytes: share.bytes.get(),
+        // What a pool has lent is nobody's to map as a whole.
+        bytes: if share.figure.get() == POOL { 0 } else { share.bytes.get() },
         owner: share.owner.get(),
         owner_generation: share.owner_generation.get(),
         offset: share.offset.get(),
@@ -220,18 +288,45 @@ fn live<'t>(tx: &'t Tx<'_>, share: &ShareHandle) -> Option<&'t Share> {
     tx.file().shares.get(share.index as usize).filter(|entry| share.id != 0 && entry.id.get() == share.id)
 }
 
+/// Puts a share into the figure of somebody who holds it, if it is in nobody's.
+fn pass_on(tx: &Tx<'_>, index: usize, share: &Share) {
+    let now = share.figure.get();
+    if now != OPEN && now != DESCRIPTOR {
+        return;
+    }
+    let holds = |slot: u64| share.holders[slot as usize / 64].get() & 1 << (slot % 64) != 0;
+    let open = share.descriptors.get() != 0 && is_open(tx, index, share);
+    if now == DESCRIPTOR && open {
+        return;
+    }
+    let latest = share.latest.get();
+    let next = match latest {
+        DESCRIPTOR if open => Some(DESCRIPTOR),
+        1..DESCRIPTOR if holds(latest - 1) => Some(latest),
+        _ => (0..PROCS as u64).find(|slot| holds(*slot)).map(|slot| slot + 1).or(open.then_some(DESCRIPTOR)),
+    };
+    tx.set(&share.figure, next.unwrap_or(OPEN));
+    if let Some(slot @ 1..DESCRIPTOR) = next {
+        let held = &tx.file().procs[slot as usize - 1].gpu[share.gpu.get() as usize];
+        tx.add(&held.shared, share.bytes.get());
+        note_peak(tx, held);
+    }
+}
+
 /// Frees shares that neither a process nor a descriptor holds any more, and files that nothing needs.
 pub(crate) fn collect(tx: &Tx<'_>) {
     let file = tx.file();
     for (index, share) in file.shares.iter().enumerate() {
-        if share.id.get() == 0 || share.holders.iter().any(|word| word.get() != 0) {
+        if share.id.get() == 0 {
             continue;
         }
-        let path = tx.world.export_path(&handle(index, share));
-        if share.by_fd.get() != 0 && still_locked(&path) {
+        pass_on(tx, index, share);
+        let held = share.holders.iter().any(|word| word.get() != 0);
+        if held || (share.descriptors.get() != 0 && is_open(tx, index, share)) {
+            tx.commit();
             continue;
         }
-        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(tx.world.dma_buf_path(&handle(index, share)));
         tx.take(&file.gpus[share.gpu.get() as usize].used, share.bytes.get());
         tx.set(&share.id, 0);
         tx.commit();
@@ -252,8 +347,31 @@ pub(crate) fn collect(tx: &Tx<'_>) {
     tx.commit();
 }
 
-fn still_locked(path: &std::path::Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    // SAFETY: the descriptor is open for the whole call; a lock taken here goes when `file` is dropped.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) != 0 }
+/// The byte of the world's file that stands for a share.
+fn lock_of(index: u64, kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: index as i64,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Whether a descriptor that a share was exported as is open anywhere.
+fn is_open(tx: &Tx<'_>, index: usize, share: &Share) -> bool {
+    let kinds = share.descriptors.get();
+    let node = || {
+        let Ok(file) = File::open(tx.world.node_path()) else { return false };
+        let mut byte = lock_of(index as u64, libc::F_WRLCK);
+        // SAFETY: the descriptor is open, and the lock's description is filled in by the call: nothing is locked.
+        let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut byte) };
+        told == 0 && byte.l_type != libc::F_UNLCK as libc::c_short
+    };
+    let dma_buf = || {
+        let Ok(file) = File::open(tx.world.dma_buf_path(&handle(index, share))) else { return false };
+        // SAFETY: the descriptor is open for the whole call; a lock taken here goes when `file` is dropped.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) != 0 }
+    };
+    (kinds & Descriptor::Handle as u64 != 0 && node()) || (kinds & Descriptor::DmaBuf as u64 != 0 && dma_buf())
 }

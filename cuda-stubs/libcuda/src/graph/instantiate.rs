@@ -57,8 +57,14 @@ fn instantiate(source: &Arc<Graph>, flags: u64) -> Result<Arc<Exec>, Refusal> {
         return Err(Refusal::because(CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED, 0));
     }
     let mut state = State::of(&inner);
-    if let Err(place) = state.program() {
-        return Err(Refusal::because(CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, state.nodes[place].source));
+    let program = match state.program() {
+        Ok(program) => program,
+        Err(place) => {
+            return Err(Refusal::because(CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, state.nodes[place].source));
+        }
+    };
+    if let Ok(context) = crate::context::current() {
+        program.kernels.iter().try_for_each(|kernel| kernel.make_room(&context)).map_err(Refusal::of)?;
     }
     inner.instances += 1;
     drop(inner);

@@ -18,6 +18,8 @@ pub(super) type Described = (Work, usize);
 
 pub(super) fn kernel(params: &CUDA_KERNEL_NODE_PARAMS) -> Outcome<Described> {
     let launch = KernelLaunch::from_node_params(params, &current()?)?;
+    // A library's kernel is loaded when a node is made of it.
+    launch.function.ensure_loaded()?;
     Ok((Work::Kernel(launch), params.ctx as usize))
 }
 

@@ -177,9 +177,10 @@ impl Backing {
 
     /// Gives the pages of a heap file back: for whoever was the last to hold exported memory.
     pub(crate) fn punch(&self) {
-        if matches!(*self.at.read_recursive(), At::File { .. })
-            && let Ok(view) = self.view()
-        {
+        let At::File { piece, .. } = *self.at.read_recursive() else { return };
+        // The file goes with the last that is held of what a dead process exported.
+        let there = process().is_ok_and(|p| p.world.heap_path(piece.slot, piece.generation).exists());
+        if there && let Ok(view) = self.view() {
             // SAFETY: the whole mapping that the guard keeps; nobody holds the memory any more, so nobody misses the bytes.
             unsafe { libc::madvise(view.address as *mut libc::c_void, self.len, libc::MADV_REMOVE) };
         }

@@ -21,14 +21,8 @@ pub(crate) struct Charge {
     share: Mutex<Option<ShareHandle>>,
 }
 
-/// Shares that this process holds: how often, and whether they count in its figure. The world knows only that it does.
-static HELD: Mutex<Option<HashMap<(u64, u64), Held>>> = Mutex::new(None);
-
-#[derive(Default)]
-struct Held {
-    times: usize,
-    counted: bool,
-}
+/// Shares that this process holds: how often. The world knows only that it does.
+static HELD: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
 
 impl Charge {
     /// Takes the bytes, or fails with `CUDA_ERROR_OUT_OF_MEMORY` and changes nothing.
@@ -37,17 +31,14 @@ impl Charge {
         Ok(Charge { gpu, path, bytes, share: Mutex::new(None) })
     }
 
-    /// Joins in holding what another process, or this one, exported. `counted`: whether it shows in this process's figure.
-    pub(crate) fn imported(share: ShareHandle, path: Path, counted: bool) -> Outcome<Charge> {
+    /// Joins in holding what another process, or this one, exported.
+    pub(crate) fn imported(share: ShareHandle, path: Path) -> Outcome<Charge> {
         let mut held = HELD.lock();
-        let entry = held.get_or_insert_default().entry((share.index, share.id)).or_default();
-        if entry.times == 0 {
-            if !process()?.world.hold(&share, counted) {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-            entry.counted = counted;
+        let times = held.get_or_insert_default().entry((share.index, share.id)).or_default();
+        if *times == 0 && !process()?.world.hold(&share) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        entry.times += 1;
+        *times += 1;
         Ok(Charge { gpu: share.gpu as usize, path, bytes: share.bytes, share: Mutex::new(Some(share)) })
     }
 
@@ -59,9 +50,23 @@ impl Charge {
         }
         let mut held = HELD.lock();
         let new = process()?.world.share(self.gpu, self.path, self.bytes, offset).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        held.get_or_insert_default().insert((new.index, new.id), Held { times: 1, counted: true });
+        held.get_or_insert_default().insert((new.index, new.id), 1);
         *share = Some(new);
         Ok(new)
+    }
+
+    /// Adds bytes that the process holds besides to what is held together with others: what a pool lends.
+    pub(crate) fn lend(&self, bytes: u64) {
+        if let (Some(share), Ok(process)) = (*self.share.lock(), process()) {
+            process.world.lend(&share, self.path, bytes);
+        }
+    }
+
+    /// They are the process's no more. They are free when nobody holds the pool.
+    pub(crate) fn end_lending(&self, bytes: u64) {
+        if let (Some(share), Ok(process)) = (*self.share.lock(), process()) {
+            process.world.end_lending(&share, bytes);
+        }
     }
 
     /// Ends it. Whoever was the last to hold exported memory also gives the pages of the heap file back.
@@ -85,10 +90,10 @@ impl Drop for Charge {
         };
         let mut held = HELD.lock();
         let all = held.get_or_insert_default();
-        let Some(entry) = all.get_mut(&(share.index, share.id)) else { return };
-        entry.times -= 1;
-        if entry.times == 0 {
-            process.world.let_go(&share, entry.counted);
+        let Some(times) = all.get_mut(&(share.index, share.id)) else { return };
+        *times -= 1;
+        if *times == 0 {
+            process.world.let_go(&share);
             all.remove(&(share.index, share.id));
         }
     }

@@ -1,11 +1,13 @@
-//! Memory and events that another process opens by a handle of 64 bytes.
+//! Memory and events that another process opens by a handle of 64 bytes, and memory as a dma-buf.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sim_world::Path;
-use sim_world::shared::{ShareHandle, from_bytes, to_bytes};
+use sim_world::shared::{Descriptor, ShareHandle, from_bytes, to_bytes};
 
 use super::address::Reservation;
 use super::backing::Backing;
@@ -77,8 +79,7 @@ fn open(out: Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Outcome {
     let mut imports = IMPORTS.lock();
     let key = (share.index, share.id, context.handle);
     if let std::collections::btree_map::Entry::Vacant(slot) = imports.entry(key) {
-        // The memory is on its maker's account, not on ours.
-        let held = Charge::imported(share, Path::Linear, false)?;
+        let held = Charge::imported(share, Path::Linear)?;
         let addresses = Reservation::new(share.bytes)?;
         let backing = Arc::new(Backing::imported(&share, share.bytes));
         let block = Block::new(addresses.base(), share.bytes, backing, Some(held), Some(addresses));
@@ -117,6 +118,27 @@ fn close(address: u64) -> Outcome {
         return Ok(());
     }
     Err(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// A descriptor by which other devices reach memory. It holds all of the allocation, also when that is freed.
+fn dma_buf(out: Out<i32>, address: u64, len: usize, kind: u32, flags: u64) -> Outcome {
+    const PAGE: u64 = 4096;
+    let process = process()?;
+    out.required()?;
+    let end = address.checked_add(len as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let region = space::find(address).filter(|r| len != 0 && end <= r.base + r.len.next_multiple_of(PAGE));
+    let region = region.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let aligned = address.is_multiple_of(PAGE) && (len as u64).is_multiple_of(PAGE);
+    if kind != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0 || !aligned {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let share = match &region.kind {
+        Kind::Linear { .. } => region.block.share()?,
+        Kind::Mapped(mapping) => mapping.physical.share()?,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    let fd = process.world.export_fd(&share, Descriptor::DmaBuf).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+    out.set(fd.into_raw_fd())
 }
 
 /// A context is gone, and with it what was opened in it.
@@ -169,6 +191,9 @@ api! {
     export fn cuIpcOpenMemHandle_v2(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) { open(pointer, &handle, flags) }
     export fn cuIpcOpenMemHandle(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) { open(pointer, &handle, flags) }
     export fn cuIpcCloseMemHandle(pointer: CUdeviceptr) { close(pointer) }
+    export fn cuMemGetHandleForAddressRange(handle: *mut c_void, pointer: CUdeviceptr, size: usize, kind: CUmemRangeHandleType, flags: u64) {
+        dma_buf(Out::from_ptr(handle.cast()), pointer, size, kind, flags)
+    }
     export fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) {
         handle.required()?;
         handle.set(event_handle(event)?)

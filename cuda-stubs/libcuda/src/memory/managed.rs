@@ -207,10 +207,10 @@ pub(crate) fn forget_context(context: &Context) {
     HEAPS.forget(context.handle);
 }
 
-/// A kernel touches the allocation that this address is in, if it is managed.
-pub(crate) fn touch(address: u64) {
+/// A kernel on a GPU touches the allocation that this address is in, if it is managed.
+pub(crate) fn touch(gpu: usize, address: u64) {
     if let Some(region) = space::find(address) {
-        touch_range(region.device.gpu, region.base, region.len);
+        touch_range(gpu, region.base, region.len);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory pools: stream-ordered allocation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub access: BTreeMap<i32, u32>,
     /// Holds the export, once there is one.
     pub export: Option<Charge>,
+    /// Chunks, by their start, in which something was exported: whoever holds the pool keeps them.
+    lent: BTreeSet<u64>,
 }
 
 /// The work behind which a range is free. It goes for others, and its memory goes back, only when somebody has synchronised
@@ -140,6 +142,7 @@ impl Pool {
                 reuse: [true; 3],
                 access: BTreeMap::new(),
                 export: None,
+                lent: BTreeSet::new(),
             }),
             imported,
         })
@@ -220,10 +223,30 @@ impl Pool {
     /// Gives memory back while `more` (told what there is) wants it.
     fn give_back(&self, state: &mut State, more: impl Fn(u64) -> bool) {
         let gone = state.space.release(more);
+        let (mut own, mut lent) = (0, 0);
         for (start, len) in &gone {
-            let _ = self.block.backing.zero(*start, *len);
+            if state.lent.remove(start) {
+                lent += len; // its bytes are still somebody's
+            } else {
+                let _ = self.block.backing.zero(*start, *len);
+                own += len;
+            }
         }
-        refund(self.device.gpu, Path::Pool, gone.len() as u64 * CHUNK);
+        refund(self.device.gpu, Path::Pool, own);
+        if let Some(export) = state.export.as_ref().filter(|_| lent != 0) {
+            export.end_lending(lent);
+        }
+    }
+
+    /// An allocation is exported: the memory it lies in is kept by all who hold the pool.
+    pub(crate) fn lend(&self, start: u64, len: u64) {
+        let mut state = self.state.lock();
+        let State { export, lent, .. } = &mut *state;
+        let chunks = (start / CHUNK..(start + len).div_ceil(CHUNK)).map(|chunk| chunk * CHUNK);
+        let new = chunks.filter(|chunk| lent.insert(*chunk)).count() as u64;
+        if let Some(export) = export {
+            export.lend(new * CHUNK);
+        }
     }
 
     /// Gives back what is above the threshold. False when some of it still waits for work.
@@ -261,8 +284,10 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        refund(self.device.gpu, Path::Pool, state.space.reserved());
+        let lent = state.lent.len() as u64 * CHUNK;
+        refund(self.device.gpu, Path::Pool, state.space.reserved() - lent);
         if let Some(export) = state.export.take() {
+            export.end_lending(lent);
             export.end(&self.block.backing);
         }
     }

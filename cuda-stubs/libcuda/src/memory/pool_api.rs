@@ -5,7 +5,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use sim_world::Path;
-use sim_world::shared::{ShareHandle, from_bytes, to_bytes};
+use sim_world::shared::{Descriptor, ShareHandle, from_bytes, to_bytes};
 
 use super::address::Reservation;
 use super::backing::Backing;
@@ -214,7 +214,7 @@ fn import(out: Out<CUmemoryPool>, fd: i32) -> Outcome {
     out.required()?;
     let share = process.world.import_fd(fd).filter(|share| share.bytes == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let device = process.devices.iter().find(|d| d.gpu as u64 == share.gpu).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-    let held = Charge::imported(share, Path::Pool, false)?;
+    let held = Charge::imported(share, Path::Pool)?;
     let len = (2 * device.settings.cuda_total()).next_multiple_of(CHUNK);
     let addresses = Reservation::aligned(len, CHUNK)?;
     let block =
@@ -228,7 +228,11 @@ fn export_pointer(out: Out<CUmemPoolPtrExportData>, address: u64) -> Outcome {
     process()?;
     let region = space::at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let Kind::Pool(PoolRegion { pool }) = &region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    if pool.state.lock().export.is_none() {
+        return Err(CUDA_ERROR_INVALID_VALUE); // the pool itself has to be exported first
+    }
     let share = export(pool)?;
+    pool.lend(region.base - pool.block.base, region.len);
     let mut data = CUmemPoolPtrExportData::default();
     // The pool's own size is not needed again: its place holds where the allocation is, and the end how long.
     let named = ShareHandle { bytes: region.base - pool.block.base, ..share };
@@ -324,7 +328,7 @@ api! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let share = export(&pool)?;
-        let fd = process()?.world.export_fd(&share).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+        let fd = process()?.world.export_fd(&share, Descriptor::Handle).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
         handle.set(fd.into_raw_fd())
     }
     export fn cuMemPoolImportFromShareableHandle(pool: Out<CUmemoryPool>, handle: *mut c_void, kind: CUmemAllocationHandleType, flags: u64) {

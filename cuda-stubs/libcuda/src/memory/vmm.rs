@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use sim_world::Path;
-use sim_world::shared::ShareHandle;
+use sim_world::shared::{Descriptor, ShareHandle};
 
 use super::address::{GRANULE, Reservation};
 use super::backing::Backing;
@@ -74,6 +74,14 @@ impl Drop for Physical {
         if let Some(charge) = self.charge.take() {
             charge.end(&self.backing);
         }
+    }
+}
+
+impl Physical {
+    /// Makes it something that others can hold too.
+    pub(crate) fn share(&self) -> Outcome<ShareHandle> {
+        let Some(charge) = &self.charge else { return Err(unmodelled!("exporting physical memory of the host's")) };
+        charge.share(self.backing.publish()?)
     }
 }
 
@@ -307,9 +315,8 @@ fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Outcome {
     if flags != 0 || kind & physical.form.handle_types == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let Some(charge) = &physical.charge else { return Err(unmodelled!("exporting physical memory of the host's")) };
-    let share = charge.share(physical.backing.publish()?)?;
-    let fd = process()?.world.export_fd(&share).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+    let share = physical.share()?;
+    let fd = process()?.world.export_fd(&share, Descriptor::Handle).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
     out.set(fd.into_raw_fd())
 }
 
@@ -327,9 +334,7 @@ fn import(out: Out<u64>, fd: i32, kind: u32) -> Outcome {
     let share: ShareHandle =
         process.world.import_fd(fd).filter(|share| share.bytes != 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let device = process.devices.iter().find(|d| d.gpu as u64 == share.gpu).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-    // Memory of another process's making is in no importer's figure, as measured; one's own is, when it comes back.
-    let own = (share.owner, share.owner_generation) == (process.world.slot() as u64, process.world.generation());
-    let charge = Charge::imported(share, Path::Vmm, own)?;
+    let charge = Charge::imported(share, Path::Vmm)?;
     let form = Form {
         handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         location: (CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal as i32),
