@@ -3,7 +3,7 @@
 //! There is one for all regions, started when the process first joins. It sleeps but for the moments when the process joins
 //! a container, leaves one or buries a dead one. It does these things itself, because only the thread whose number is in a
 //! word can be killed between any two steps of it and the kernel still knows ([`crate::robust`]). All signals are blocked
-//! in it.
+//! in it, but for `SIGBUS` while it is at work ([`crate::rescue`]).
 //!
 //! A fork leaves the keeper behind. What the process knows of it lies in a page that the kernel empties in the child, so that
 //! the child knows even if nobody tells it ([`forget_in_child`]).
@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use crate::layout::{LONGEST_NAME, Table};
 use crate::life::{Owner, UNKEPT};
+use crate::memory::own_shadow;
 use crate::robust::List;
 use crate::sync::SeqCst;
-use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, sleep, with_signals_blocked};
+use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, with_signals_blocked, with_truncation_noticed};
 use crate::table::{Newcomer, Place, Trouble};
 
 /// What a process knows of itself. Zero in a child that was forked.
@@ -48,6 +49,8 @@ const POSTED: u32 = 2;
 const WORKING: u32 = 3;
 /// The answer is there.
 const DONE: u32 = 4;
+/// The keeper is at it, and nobody waits for the answer.
+const ABANDONED: u32 = 5;
 
 /// What the keeper is asked to do. It holds no reference into the asking thread, which may tire of waiting.
 pub struct Request {
@@ -55,7 +58,7 @@ pub struct Request {
     what: What,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one, and nothing is to be allocated for it")]
+#[allow(clippy::large_enum_variant, reason = "there is one, and nothing is to be allocated for it")]
 enum What {
     Join { name: [u8; LONGEST_NAME], length: usize, cap: Option<u64>, pid: u32, namespace: u64 },
     Leave(Place),
@@ -270,27 +273,37 @@ impl Keeper {
         unsafe { *self.request.get() = Some(request) };
         self.mail.store(POSTED, Ordering::Release);
         futex_wake(&self.mail);
-        let clock = Clock::start();
+        let mut waited = Duration::ZERO;
         loop {
             let state = self.mail.load(Ordering::Acquire);
             if state == DONE {
-                break;
+                // SAFETY: `mail` says that the answer is there, and the keeper does not touch it before the next request.
+                let answer = unsafe { *self.answer.get() };
+                self.mail.store(IDLE, Ordering::Release);
+                return Ok(Some(answer));
             }
-            futex_wait(&self.mail, state, Some(Duration::from_millis(100)));
-            let waited = clock.passed();
-            if waited > PATIENCE
-                && self.mail.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
+            let end = |from, to| self.mail.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if waited > PATIENCE && end(POSTED, IDLE) {
                 return Ok(None);
             }
-            if waited > 2 * PATIENCE {
+            if waited > 2 * PATIENCE && end(WORKING, ABANDONED) {
                 return Err(());
             }
+            const WAIT: Duration = Duration::from_millis(100);
+            let clock = Clock::start();
+            futex_wait(&self.mail, state, Some(WAIT));
+            // A process that was stopped meanwhile has not waited longer for that.
+            waited += clock.passed().min(WAIT);
         }
-        // SAFETY: `mail` says that the answer is there, and the keeper does not touch it before the next request.
-        let answer = unsafe { *self.answer.get() };
-        self.mail.store(IDLE, Ordering::Release);
-        Ok(Some(answer))
+    }
+
+    /// Does what is asked for, in the keeper.
+    fn perform(&self, request: &Request) -> Answer {
+        // SAFETY: who asked keeps the mapping until the answer is there, and for ever if it never comes; this is the keeper.
+        if !unsafe { own_shadow(&*request.table, self.epoch()) } {
+            return Answer::Failed(Trouble::Busy);
+        }
+        request.perform(self)
     }
 }
 
@@ -323,13 +336,21 @@ extern "C" fn run(keeper: *mut c_void) -> *mut c_void {
             futex_wait(&keeper.mail, state, None);
         } else if keeper.mail.compare_exchange(POSTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             // SAFETY: `mail` says that both are the keeper's now.
-            unsafe {
-                if let Some(request) = (*keeper.request.get()).take() {
-                    *keeper.answer.get() = request.perform(keeper);
-                }
+            let (request, answer) = unsafe { ((*keeper.request.get()).take(), &mut *keeper.answer.get()) };
+            if let Some(request) = &request {
+                *answer = with_truncation_noticed(|| keeper.perform(request));
             }
-            keeper.mail.store(DONE, Ordering::Release);
-            futex_wake(&keeper.mail);
+            if keeper.mail.compare_exchange(WORKING, DONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                futex_wake(&keeper.mail);
+            } else {
+                // Nobody waits for it any more, so nobody would ever leave what was joined.
+                if let (Answer::Joined(place), Some(request)) = (&answer, &request) {
+                    with_truncation_noticed(|| {
+                        keeper.perform(&Request { table: request.table, what: What::Leave(*place) })
+                    });
+                }
+                keeper.mail.store(IDLE, Ordering::Release);
+            }
         }
     }
 }
@@ -343,11 +364,7 @@ impl Owner for Keeper {
 
     fn give(&self, word: &crate::sync::AtomicU32) {
         // SAFETY: as above.
-        unsafe { self.list.give(word) };
-    }
-
-    fn wait(&self, n: u32) {
-        wait_for_the_lock(n);
+        unsafe { self.list.give(word, self.number.load(Ordering::Relaxed)) };
     }
 }
 
@@ -360,20 +377,6 @@ impl Owner for Unkept {
     }
 
     fn give(&self, word: &crate::sync::AtomicU32) {
-        word.store(0, SeqCst);
-    }
-
-    fn wait(&self, n: u32) {
-        wait_for_the_lock(n);
-    }
-}
-
-/// The lock is held for microseconds, or by somebody who was stopped.
-fn wait_for_the_lock(n: u32) {
-    if n < 10 {
-        // SAFETY: gives the processor to another thread; no arguments.
-        unsafe { libc::sched_yield() };
-    } else {
-        sleep(Duration::from_micros(500));
+        let _ = word.compare_exchange(UNKEPT, 0, SeqCst, SeqCst);
     }
 }

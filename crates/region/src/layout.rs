@@ -19,7 +19,10 @@ mod counts {
     pub const PROCESSES: usize = 1024;
     pub const NAME_WORDS: usize = 32;
     pub const COMPUTE: usize = 64;
-    pub const REST: usize = 488;
+    /// How many words are reserved at a place.
+    pub const fn reserved(words: usize) -> usize {
+        words
+    }
 }
 /// A model's region is as small as it can be, or trying every order would take years.
 #[cfg(all(loom, test))]
@@ -28,9 +31,11 @@ mod counts {
     pub const PROCESSES: usize = 3;
     pub const NAME_WORDS: usize = 1;
     pub const COMPUTE: usize = 0;
-    pub const REST: usize = 0;
+    pub const fn reserved(_: usize) -> usize {
+        0
+    }
 }
-use counts::{COMPUTE, NAME_WORDS, REST};
+use counts::{COMPUTE, NAME_WORDS, reserved};
 pub use counts::{CONTAINERS, PROCESSES};
 
 /// Words of a set of processes.
@@ -67,13 +72,13 @@ pub struct Header {
     pub total: AtomicU64,
     /// Which boot of the kernel it is from; zeros: not known. Nobody who was in it before this boot is there any more.
     pub boot: [AtomicU64; 2],
-    reserved: [AtomicU64; 6],
+    pub(crate) reserved: [AtomicU64; reserved(6)],
     /// A robust lock: the thread that changes who is in, 0: nobody.
     pub lock: AtomicU32,
     /// Where the search for a free slot begins, so that a slot rests for as long as possible before it is used again.
     pub claim_from: AtomicU32,
-    reserved_too: [AtomicU64; 7],
-    rest: [AtomicU64; REST],
+    pub(crate) reserved_too: [AtomicU64; reserved(7)],
+    pub(crate) rest: [AtomicU64; reserved(488)],
 }
 
 /// No container.
@@ -92,10 +97,10 @@ pub struct Container {
     pub name_length: AtomicU32,
     /// How often this slot was given to a container; never 0 in one that is used.
     pub generation: AtomicU32,
-    reserved: AtomicU32,
+    pub(crate) reserved: AtomicU32,
     /// The name, in UTF-8, filled up with zeros.
     pub name: [AtomicU64; NAME_WORDS],
-    reserved_too: [AtomicU64; 6],
+    pub(crate) reserved_too: [AtomicU64; reserved(6)],
     /// Which processes are in it, one bit each.
     pub members: [AtomicU64; SET],
     /// Bytes that all of them together may hold; [`NO_CAP`]: as many as there are.
@@ -106,10 +111,13 @@ pub struct Container {
     pub refused: AtomicU64,
     /// Bytes given back beyond what was held, by processes that have left.
     pub drift: AtomicU64,
-    reserved_three: [AtomicU64; 4],
+    pub(crate) reserved_three: [AtomicU64; reserved(4)],
     /// For the shares of compute.
     pub compute: [AtomicU64; COMPUTE],
 }
+
+/// Bits of [`Process::pending`] that are bytes: 256 TiB, a thousand times what a GPU has.
+pub const PENDING_BITS: u32 = 48;
 
 /// What is known of a process.
 #[repr(C, align(64))]
@@ -125,20 +133,21 @@ pub struct Process {
     /// Its number as the driver sees it; 0: not known.
     pub driver_pid: AtomicU32,
     /// The PID namespace that it lives in, by the number of its inode; 0: not known.
-    pub namespace: AtomicU64,
-    reserved: [AtomicU64; 4],
+    pub pid_namespace: AtomicU64,
+    pub(crate) reserved: [AtomicU64; reserved(4)],
     /// The container that it is in: index plus one in the low half, the container's generation in the high one.
     pub member: AtomicU64,
     /// Bytes that it holds.
     pub held: AtomicU64,
-    /// Bytes that it is asking for right now, and may yet not get.
+    /// Bytes that it is asking for right now, and may yet not get, in the low [`PENDING_BITS`]; above them, how often it took
+    /// something.
     pub pending: AtomicU64,
     /// Bytes that it gave back beyond what it held.
     pub drift: AtomicU64,
-    reserved_too: [AtomicU64; 4],
+    pub(crate) reserved_too: [AtomicU64; reserved(4)],
     /// For the shares of compute.
     pub compute: [AtomicU64; COMPUTE / 8],
-    reserved_three: [AtomicU64; COMPUTE / 8],
+    pub(crate) reserved_three: [AtomicU64; COMPUTE / 8],
 }
 
 /// All of a region.
@@ -250,6 +259,16 @@ pub const fn version(major: u16, minor: u16) -> u32 {
 }
 
 impl Table {
+    /// A model's region: loom's words are made one by one.
+    #[cfg(all(loom, test))]
+    pub fn new() -> Table {
+        Table {
+            header: Header::new(),
+            containers: std::array::from_fn(|_| Container::new()),
+            processes: std::array::from_fn(|_| Process::new()),
+        }
+    }
+
     /// Nobody is in it, whatever it says.
     pub fn wipe(&self) {
         for container in &self.containers {
@@ -266,6 +285,26 @@ impl Table {
 }
 
 impl Container {
+    #[cfg(all(loom, test))]
+    fn new() -> Container {
+        let (small, large) = (|| AtomicU32::new(0), || AtomicU64::new(0));
+        Container {
+            state: small(),
+            name_length: small(),
+            generation: small(),
+            reserved: small(),
+            name: zeros(),
+            reserved_too: zeros(),
+            members: zeros(),
+            cap: large(),
+            tie: large(),
+            refused: large(),
+            drift: large(),
+            reserved_three: zeros(),
+            compute: zeros(),
+        }
+    }
+
     /// The word by which a process says that it is in this container, whose index is given.
     pub fn membership(&self, index: usize) -> u64 {
         (index as u64 + 1) | u64::from(self.generation.load(SeqCst)) << 32
@@ -332,12 +371,33 @@ impl Container {
 }
 
 impl Process {
+    #[cfg(all(loom, test))]
+    fn new() -> Process {
+        let (small, large) = (|| AtomicU32::new(0), || AtomicU64::new(0));
+        Process {
+            life: small(),
+            minor: small(),
+            generation: large(),
+            pid: small(),
+            driver_pid: small(),
+            pid_namespace: large(),
+            reserved: zeros(),
+            member: large(),
+            held: large(),
+            pending: large(),
+            drift: large(),
+            reserved_too: zeros(),
+            compute: zeros(),
+            reserved_three: zeros(),
+        }
+    }
+
     /// All but life and generation back to zero, also what a newer minor version keeps there.
     pub fn clear(&self) {
         for word in [&self.minor, &self.pid, &self.driver_pid] {
             word.store(0, SeqCst);
         }
-        let single = [&self.namespace, &self.member, &self.held, &self.pending, &self.drift];
+        let single = [&self.pid_namespace, &self.member, &self.held, &self.pending, &self.drift];
         let words = single.into_iter().chain(&self.reserved).chain(&self.reserved_too).chain(&self.reserved_three);
         for word in words.chain(&self.compute) {
             word.store(0, SeqCst);

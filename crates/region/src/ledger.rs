@@ -10,15 +10,20 @@
 //! before `held` in each slot, and a reservation enters `held` before it leaves `pending`, so that it is never missed on
 //! its way from one to the other; at worst it is counted twice.
 //!
-//! *A process that is killed at any point leaves a ledger that is right*: its slot is counted as a whole until it is freed as
-//! a whole. What it had only announced is not counted once it is dead: it never got to ask the driver.
+//! *A process that is killed at any point leaves a ledger that is right*: its slot is counted as a whole, with what it had
+//! announced, until it is freed as a whole. (Its threads may live on for a moment after its keeper, whose end others see.)
 //!
-//! A sum that is too large because others announce at the same moment is looked at again ([`Account::rival`]): of two that
-//! ask for the last bytes, one gets them.
+//! *Nobody is refused for whom there is room*, unless a thread is stopped for long in the middle of a reservation: see
+//! [`contend`] and [`look`].
 
-use crate::layout::{Bits, NO_CAP, Process, Table};
+mod contend;
+mod look;
+
+pub use look::used;
+
+use crate::layout::{Bits, PENDING_BITS, Process, Table};
 use crate::life::is_over;
-use crate::sync::{AtomicU64, SeqCst, in_order, let_others_go};
+use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
 
 /// There is no room.
@@ -48,147 +53,149 @@ pub struct Account<'a> {
 }
 
 /// What all members hold, and what they are asking for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     held: u64,
+    /// What the living have announced.
     pending: u64,
+    /// What the dead had announced. It stays until they are buried, so it is as good as held.
+    stuck: u64,
 }
 
-/// How often a reservation that does not fit looks again while somebody else's is in the way.
-const PATIENCE: u32 = 200;
-/// How many looks a rival has that goes first; after that it is taken for one that was stopped.
-const TURN: u32 = 50;
+/// The most that can be announced at a time in a slot; half of it is for what is not [`SMALL`].
+const MOST: u64 = (1 << PENDING_BITS) - 1;
+/// What is announced by adding to whatever there is: 4 GiB. On a word that many threads write to, that takes half as long as
+/// looking at it first.
+const SMALL: u64 = 1 << 32;
+/// What is added to `pending` when something was taken.
+const TAKEN: u64 = 1 << PENDING_BITS;
+
+/// What this thread has announced and not settled.
+struct Announced {
+    bytes: u64,
+}
+
+/// A request, as long as it has not been answered.
+#[derive(Clone, Copy)]
+struct Wish {
+    bytes: u64,
+    keep_free: u64,
+}
+
+impl Wish {
+    /// What may be held with it in all. A cap beyond what can be announced is none.
+    fn limit(self, cap: u64) -> u64 {
+        if cap > MOST / 2 { u64::MAX } else { cap.saturating_sub(self.keep_free) }
+    }
+}
 
 impl<'a> Account<'a> {
     fn own(&self) -> &'a Process {
         &self.table.processes[self.place.process]
     }
 
-    /// The container's cap; [`NO_CAP`]: none.
+    /// The container's cap; [`crate::layout::NO_CAP`]: none.
     pub fn cap(&self) -> u64 {
         self.table.containers[self.place.container].cap.load(SeqCst)
     }
 
-    /// What the members hold.
-    pub fn used(&self) -> u64 {
-        self.sum().held
+    /// Another cap, for all members. A reservation that is on its way sees it or is held by the time that this returns.
+    pub fn set_cap(&self, cap: u64) {
+        self.table.containers[self.place.container].cap.store(cap, SeqCst);
     }
 
-    /// Adds it all up. The own slot is counted whatever the container's set says.
+    /// What the members hold.
+    pub fn used(&self) -> u64 {
+        used(self.table, self.place.container, self.place.membership, Some(self.place.process))
+    }
+
+    /// Adds it all up.
     #[inline]
     fn sum(&self) -> Sum {
-        let mut sum = Sum { held: 0, pending: 0 };
-        for (word, bits) in self.table.containers[self.place.container].members.iter().enumerate() {
-            for bit in Bits(bits.load(SeqCst)) {
-                let index = 64 * word + bit;
-                let Some(process) = self.table.processes.get(index) else { continue };
-                if index != self.place.process && process.member.load(SeqCst) == self.place.membership {
-                    sum.add(process);
-                }
-            }
-        }
-        sum.add(self.own());
+        let mut sum = Sum::default();
+        let Place { container, process, membership, .. } = *self.place;
+        each(self.table, container, membership, Some(process), |_, process| {
+            sum.add(process.pending.load(SeqCst), process);
+        });
         sum
     }
 
     /// Takes `bytes`, if with them the members hold no more than the cap less `keep_free`.
     pub fn reserve(&self, bytes: u64, keep_free: u64) -> Result<(), Full> {
-        let cap = self.cap();
-        if cap == NO_CAP {
-            add(&self.own().held, bytes);
-            return Ok(());
+        let wish = Wish { bytes, keep_free };
+        let limit = wish.limit(self.cap());
+        // What can never fit is not announced: it would only be in others' way.
+        let announced = if bytes <= limit { self.announce(bytes) } else { None };
+        match announced {
+            Some(announced) if self.decide(wish, &announced) => return Ok(()),
+            Some(announced) => self.withdraw(&announced),
+            None if limit == u64::MAX => {
+                self.charge(bytes);
+                return Ok(());
+            }
+            None => {}
         }
-        let limit = cap.saturating_sub(keep_free);
-        let seen = match self.attempt(bytes, limit) {
-            Ok(()) => return Ok(()),
-            Err(seen) => seen,
-        };
-        self.rival(bytes, limit, seen).map_err(|sum| {
-            self.table.containers[self.place.container].refused.fetch_add(1, SeqCst);
-            Full { cap, used: sum.held }
-        })
+        self.contend(wish)
     }
 
-    /// Announces, adds up, and takes or takes back.
+    /// `None`: it is more than can be announced, with what other threads of this process have announced.
     #[inline]
-    fn attempt(&self, bytes: u64, limit: u64) -> Result<(), Sum> {
-        add(&self.own().pending, bytes);
-        self.decide(bytes, limit).inspect_err(|_| self.take_back(bytes))
+    fn announce(&self, bytes: u64) -> Option<Announced> {
+        let pending = &self.own().pending;
+        if bytes < SMALL {
+            // There are not enough threads in the world for a sum that has no place.
+            pending.fetch_add(bytes, SeqCst);
+            return Some(Announced { bytes });
+        }
+        let fits = |now: u64| bytes <= MOST / 2 && now & MOST <= MOST / 2 - bytes;
+        let before = change(pending, |now| if fits(now) { now + bytes } else { now });
+        fits(before).then_some(Announced { bytes })
+    }
+
+    /// It came to nothing.
+    fn withdraw(&self, announced: &Announced) {
+        self.settle(announced, 0);
+    }
+
+    #[inline]
+    fn settle(&self, announced: &Announced, taken: u64) {
+        let pending = &self.own().pending;
+        let before = pending.fetch_add(taken.wrapping_sub(announced.bytes), SeqCst) & MOST;
+        if before < announced.bytes {
+            // Somebody has cleared the slot meanwhile. Whoever has it next should not find a number below zero in it.
+            pending.fetch_add(announced.bytes - before, SeqCst);
+        }
     }
 
     /// What was announced becomes a holding, if there is room.
     #[inline]
-    fn decide(&self, bytes: u64, limit: u64) -> Result<(), Sum> {
-        in_order();
-        let sum = self.sum();
-        if sum.held.saturating_add(sum.pending) > limit {
-            return Err(sum);
+    fn decide(&self, wish: Wish, announced: &Announced) -> bool {
+        let (cap, held) = (self.cap(), &self.own().held);
+        let all = self.sum().all();
+        if all > wish.limit(cap) {
+            return false;
         }
-        add(&self.own().held, bytes);
-        self.take_back(bytes);
-        Ok(())
-    }
-
-    fn take_back(&self, bytes: u64) {
-        subtract(&self.own().pending, bytes);
-    }
-
-    /// It did not fit. That is certain if two looks in a row find the same bytes held, and they leave no room. (One look is
-    /// not enough: it may have counted what one member gave back and another took since.) Otherwise somebody else's
-    /// announcement is in the way, which may come to nothing: one of those who find themselves here goes first and lets
-    /// its announcement stand until the others have taken theirs back; the others wait for it.
-    #[cold]
-    fn rival(&self, bytes: u64, limit: u64, mut before: Sum) -> Result<(), Sum> {
-        let tie = &self.table.containers[self.place.container].tie;
-        let me = ticket(self.place);
-        let (mut goes_first, mut waited_for) = (0, 0);
-        for look in 0..PATIENCE {
-            let sum = self.sum();
-            let full = sum.held.saturating_add(bytes) > limit;
-            if full && sum.held == before.held {
-                before = sum;
-                break;
-            }
-            before = sum;
-            let first = tie.load(SeqCst);
-            // Nobody has the turn, or somebody who does not use it: killed in between, perhaps, or stopped.
-            if !full && (first == 0 || waited_for > TURN) && tie.compare_exchange(first, me, SeqCst, SeqCst).is_ok() {
-                let outcome = self.stand(bytes, limit);
-                let _ = tie.compare_exchange(me, 0, SeqCst, SeqCst);
-                return outcome;
-            }
-            waited_for = if first == goes_first { waited_for + 1 } else { 0 };
-            goes_first = first;
-            if first == 0 && self.attempt(bytes, limit).is_ok() {
-                return Ok(());
-            }
-            let_others_go(look);
+        if wish.limit(cap) < u64::MAX {
+            held.fetch_add(wish.bytes, SeqCst);
+        } else {
+            add(held, wish.bytes);
         }
-        Err(before)
-    }
-
-    /// Lets the announcement stand until it fits, cannot fit, or the others had time enough to take theirs back.
-    fn stand(&self, bytes: u64, limit: u64) -> Result<(), Sum> {
-        add(&self.own().pending, bytes);
-        let mut last = None;
-        for look in 0..TURN {
-            let sum = match self.decide(bytes, limit) {
-                Ok(()) => return Ok(()),
-                Err(sum) => sum,
-            };
-            if sum.held.saturating_add(bytes) > limit && last == Some(sum.held) {
-                break;
-            }
-            last = Some(sum.held);
-            let_others_go(look);
+        // The cap may have been lowered since. If so, whoever did it may not have seen this one.
+        let now = self.cap();
+        if now != cap && all > wish.limit(now) {
+            subtract(held, wish.bytes);
+            return false;
         }
-        self.take_back(bytes);
-        Err(self.sum())
+        self.settle(announced, TAKEN);
+        true
     }
 
     /// Counts what the driver has taken already, whether there is room or not.
     pub fn charge(&self, bytes: u64) {
+        // Announced although nobody is asked, for those who look closely; any number will do.
+        let announced = self.announce(1).unwrap_or(Announced { bytes: 0 });
         add(&self.own().held, bytes);
+        self.settle(&announced, TAKEN);
     }
 
     /// Gives back. More than is held cannot be given back; what is too much is counted as drift.
@@ -201,42 +208,60 @@ impl<'a> Account<'a> {
 }
 
 impl Sum {
-    /// `pending` before `held`: see above.
+    /// `pending` was read before `held` is: see above.
     #[inline]
-    fn add(&mut self, process: &Process) {
-        let pending = process.pending.load(SeqCst);
-        in_order();
+    fn add(&mut self, pending: u64, process: &Process) {
+        let pending = pending & MOST;
         self.held = self.held.saturating_add(process.held.load(SeqCst));
-        if pending > 0 && !is_over(&process.life) {
-            self.pending = self.pending.saturating_add(pending);
+        if pending > 0 {
+            let sort = if is_over(&process.life) { &mut self.stuck } else { &mut self.pending };
+            *sort = sort.saturating_add(pending);
         }
+    }
+
+    fn all(&self) -> u64 {
+        self.held.saturating_add(self.pending).saturating_add(self.stuck)
     }
 }
 
-/// A word for [`crate::layout::Container::tie`] that is another one for every attempt of this process, and not 0.
-fn ticket(place: &Place) -> u64 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    (place.process as u64 + 1) << 32 | u64::from(number)
+/// Visits the processes that a container's ledger counts, with their indexes: those that are in its set and say so themselves,
+/// and last the own one, whatever the set says.
+#[inline]
+fn each(table: &Table, container: usize, membership: u64, own: Option<usize>, mut visit: impl FnMut(usize, &Process)) {
+    for (word, bits) in table.containers[container].members.iter().enumerate() {
+        for bit in Bits(bits.load(SeqCst)) {
+            let index = 64 * word + bit;
+            let Some(process) = table.processes.get(index) else { continue };
+            if Some(index) != own && process.member.load(SeqCst) == membership {
+                visit(index, process);
+            }
+        }
+    }
+    if let Some(own) = own {
+        visit(own, &table.processes[own]);
+    }
+}
+
+/// Replaces a word by what is made of it; returns what it was.
+#[inline]
+fn change(word: &AtomicU64, make: impl Fn(u64) -> u64) -> u64 {
+    let mut now = word.load(SeqCst);
+    loop {
+        match word.compare_exchange_weak(now, make(now), SeqCst, SeqCst) {
+            Ok(_) => return now,
+            Err(other) => now = other,
+        }
+    }
 }
 
 /// Adds, and stays at the largest number rather than begin at zero again.
 #[inline]
 fn add(word: &AtomicU64, bytes: u64) {
-    let mut now = word.load(SeqCst);
-    while let Err(other) = word.compare_exchange_weak(now, now.saturating_add(bytes), SeqCst, SeqCst) {
-        now = other;
-    }
+    change(word, |now| now.saturating_add(bytes));
 }
 
 /// Subtracts, down to zero; returns what could be subtracted.
 #[inline]
 fn subtract(word: &AtomicU64, bytes: u64) -> u64 {
-    let mut now = word.load(SeqCst);
-    loop {
-        match word.compare_exchange_weak(now, now.saturating_sub(bytes), SeqCst, SeqCst) {
-            Ok(_) => return bytes.min(now),
-            Err(other) => now = other,
-        }
-    }
+    change(word, |now| now.saturating_sub(bytes)).min(bytes)
 }

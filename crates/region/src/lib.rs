@@ -9,13 +9,18 @@
 //! takes no lock that a fork could leave locked, waits for nobody for long, and does not panic, whatever the bytes are.
 //! It does not keep `errno`.
 
+mod compute;
 mod error;
 mod file;
 mod keeper;
 mod layout;
 mod ledger;
 mod life;
+#[cfg(all(test, not(loom)))]
+mod listing;
 mod memory;
+#[cfg(all(loom, test))]
+mod models;
 mod region;
 mod robust;
 mod sync;
@@ -25,6 +30,7 @@ mod table;
 mod tests;
 mod view;
 
+pub use compute::Compute;
 pub use error::{JoinError, OpenError};
 pub use keeper::forget_in_child;
 pub use layout::{LONGEST_NAME, MAJOR, MINOR};

@@ -30,8 +30,7 @@ pub trait Owner {
     /// Takes a word that has the value `from`: 0, or one with [`DIED`]. False if it has another. From then on, until it is given
     /// back, the owner's death is marked in it.
     fn take(&self, word: &AtomicU32, from: u32) -> bool;
-    /// Gives back a word that was taken: it becomes 0.
+    /// Gives back a word that was taken: it becomes 0, unless it has another number than this owner's. Either way, the owner's
+    /// death is not marked in it any more.
     fn give(&self, word: &AtomicU32);
-    /// Waits for the region's lock, for the `n`th time in a row: some half a millisecond.
-    fn wait(&self, n: u32);
 }

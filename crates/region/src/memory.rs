@@ -5,13 +5,13 @@
 //! same size behind it, which no stranger has: a word's node lies where the word lies, one region further on. Of the
 //! shadow, only the pages that are used take memory.
 //!
-//! The shadow is shared with processes that are forked, because what is not shared may be taken away from a process that is
-//! killed for want of memory before its list is read. A node is used by none but the holder of its word, so they are not in
-//! each other's way.
+//! The shadow is memory that could be shared, because what cannot may be taken away from a process that is killed for want
+//! of memory before its list is read. For the same reason a forked child has its parent's, and must get one of its own
+//! before it joins ([`own_shadow`]).
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::layout::{SIZE, Table};
 use crate::sys::errno;
@@ -86,6 +86,27 @@ impl Mapping {
         // as `self` is there.
         unsafe { self.table.as_ref() }
     }
+}
+
+/// Makes the shadow of a region this process's own, if it is one that was inherited. Its first word, which no node needs, says
+/// in which [epoch](crate::keeper::Keeper::epoch) it was made. False: there is no memory.
+///
+/// # Safety
+/// The region is one of a [`Mapping`], and only the keeper of this process calls this, which has no word of the region in its
+/// list if it has not called this before.
+pub unsafe fn own_shadow(table: &Table, epoch: u32) -> bool {
+    let shadow = std::ptr::from_ref(table).cast_mut().wrapping_byte_add(SHADOW);
+    // SAFETY: mapped and aligned; whoever else has this memory only reads it.
+    let made = unsafe { &*shadow.cast::<AtomicU32>() };
+    if made.load(Ordering::Relaxed) == epoch {
+        return true;
+    }
+    // SAFETY: takes the place of a shadow in which this process has no nodes.
+    let filled = unsafe { fill(shadow.cast()) } != libc::MAP_FAILED;
+    if filled {
+        made.store(epoch, Ordering::Relaxed);
+    }
+    filled
 }
 
 impl Drop for Mapping {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compute::Compute;
 use crate::error::{JoinError, OpenError};
 use crate::keeper::{Answer, Keeper, Request};
 use crate::layout::{CONTAINERS, LONGEST_NAME, NO_CAP};
@@ -181,7 +182,7 @@ impl Member {
     pub fn set_cap(&self, cap: Option<u64>) {
         if self.is_mine() {
             let cap = cap.map_or(NO_CAP, |cap| cap.min(NO_CAP - 1));
-            self.mapping.table().containers[self.place.container].cap.store(cap, SeqCst);
+            self.account().set_cap(cap);
         }
     }
 
@@ -222,6 +223,12 @@ impl Member {
         let members = self.mapping.table().members_of(self.place.container);
         let others = members.filter(|(index, _)| *index != self.place.process);
         others.map(|(_, process)| ProcessView::of(process)).filter(|process| process.alive)
+    }
+
+    /// The container's account of GPU time.
+    #[inline]
+    pub fn compute(&self) -> Compute<'_> {
+        Compute { table: self.mapping.table(), place: &self.place }
     }
 
     /// The container.

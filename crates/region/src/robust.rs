@@ -83,6 +83,12 @@ impl List {
         compiler_fence(SeqCst);
     }
 
+    /// The link that leads to a node, if it is in the list.
+    fn link_to(&self, node: *const Node) -> Option<*mut *const Node> {
+        // SAFETY: the link is one of this list's, which is this thread's alone.
+        self.links().find(|link| unsafe { **link } == node)
+    }
+
     /// Puts `number`, the thread's own, into a word that has the value `from`. False: it has another.
     ///
     /// # Safety
@@ -97,9 +103,11 @@ impl List {
         let node = node_of(word);
         self.set_pending(node);
         let taken = word.compare_exchange(from, number, SeqCst, SeqCst).is_ok();
-        if taken {
-            // SAFETY: the node lies in the shadow behind the word's region, which is mapped and writable, and is used by none but
-            // the holder of the word, who is this thread now. It is aligned as the word is.
+        // A stranger may have cleared a word that this thread holds: then it is in the list already, and if it were put there
+        // once more, the list would have no end.
+        if taken && self.link_to(node).is_none() {
+            // SAFETY: the node lies in the shadow behind the word's region, which is mapped and writable, and is this process's
+            // alone. It is aligned as the word is.
             unsafe {
                 (*node).next.get().write_volatile(*self.first.get());
                 compiler_fence(SeqCst);
@@ -110,20 +118,20 @@ impl List {
         taken
     }
 
-    /// Gives a word back that was taken: it becomes 0.
+    /// Gives a word back that was taken: it becomes 0, unless a stranger has written something else into it. Either way, this
+    /// list knows of it no more.
     ///
     /// # Safety
     /// As for [`List::take`].
-    pub unsafe fn give(&self, word: &AtomicU32) {
+    pub unsafe fn give(&self, word: &AtomicU32, number: u32) {
         let node = node_of(word);
         self.set_pending(node);
-        // SAFETY: the link is one of this list's, which is this thread's alone.
-        if let Some(link) = self.links().find(|link| unsafe { **link } == node) {
-            // SAFETY: as above, and the node is in the list.
+        if let Some(link) = self.link_to(node) {
+            // SAFETY: the link is one of this list's, and the node is in the list.
             unsafe { link.write_volatile(*(*node).next.get()) };
         }
         compiler_fence(SeqCst);
-        word.store(0, SeqCst);
+        let _ = word.compare_exchange(number, 0, SeqCst, SeqCst);
         self.set_pending(null());
     }
 }

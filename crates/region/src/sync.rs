@@ -5,7 +5,7 @@
 //! and the arguments in [`crate::ledger`] are about that order. None of them is on a launch path.
 
 #[cfg(all(loom, test))]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64};
+pub use modelled::{AtomicU32, AtomicU64};
 #[cfg(not(test))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -13,33 +13,128 @@ pub use std::sync::atomic::{AtomicU32, AtomicU64};
 pub use mortal::{AtomicU32, AtomicU64};
 
 pub use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
-/// Between a write and a read of other words, where both must take part in the one order.
-///
-/// Costs nothing and does nothing but in a model: loom takes a sequentially consistent load for an acquiring one, and knows
-/// the one order by its fences alone.
-#[inline(always)]
-pub fn in_order() {
-    #[cfg(all(loom, test))]
-    loom::sync::atomic::fence(SeqCst);
-}
-
-/// Lets somebody else go first, for the `n`th time in a row: a moment at first, then a turn of the processor.
-pub fn let_others_go(n: u32) {
+/// Lets somebody else go first, for the `n`th time in a row: a moment at first, then a turn of the processor, then long enough
+/// for a thread of any priority to get one.
+pub fn pause(n: u32) {
     #[cfg(all(loom, test))]
     {
-        let _ = n;
+        // Loom would try for ever how two threads wait for a third one without letting it go on. From here on, it is fair.
+        if n > 1 {
+            loom::skip_branch();
+        }
         loom::thread::yield_now();
     }
     #[cfg(not(all(loom, test)))]
-    if n < 6 {
-        for _ in 0..1 << n {
-            std::hint::spin_loop();
-        }
-    } else {
+    match n {
+        0..6 => (0..1 << n).for_each(|_| std::hint::spin_loop()),
         // SAFETY: gives the processor to another thread; no arguments.
-        unsafe { libc::sched_yield() };
+        6..20 => drop(unsafe { libc::sched_yield() }),
+        20..100 => crate::sys::sleep(Duration::from_micros(50)),
+        _ => crate::sys::sleep(Duration::from_micros(500)),
     }
+}
+
+/// How long somebody has been waiting. In a model no time passes.
+pub struct Patience {
+    pauses: u32,
+    #[cfg(not(all(loom, test)))]
+    clock: Option<crate::sys::Clock>,
+}
+
+impl Patience {
+    /// From now on.
+    pub fn new() -> Patience {
+        Patience {
+            pauses: 0,
+            #[cfg(not(all(loom, test)))]
+            clock: None,
+        }
+    }
+
+    /// Lets others go on.
+    pub fn pause(&mut self) {
+        // Most need not wait, and those do not look at the clock.
+        #[cfg(not(all(loom, test)))]
+        self.clock.get_or_insert_with(crate::sys::Clock::start);
+        pause(self.pauses);
+        self.pauses += 1;
+    }
+
+    /// The time since the first pause.
+    pub fn passed(&self) -> Duration {
+        #[cfg(not(all(loom, test)))]
+        let passed = self.clock.as_ref().map_or(Duration::ZERO, crate::sys::Clock::passed);
+        #[cfg(all(loom, test))]
+        let passed = Duration::ZERO;
+        passed
+    }
+}
+
+/// Loom's words, but in the one order that sequential consistency promises.
+///
+/// Loom takes a sequentially consistent load or store for an acquiring or releasing one, and so would try what cannot happen.
+/// It also leaves out orders that can: that a thread looks at a word before a write to it is missed if the writer has
+/// looked at it in between. Both is put right by making every access one that reads and writes: those have one order,
+/// and loom tries each of them before and after every other.
+#[cfg(all(loom, test))]
+mod modelled {
+    use std::sync::atomic::Ordering;
+
+    macro_rules! modelled {
+        ($name:ident, $value:ty) => {
+            #[doc = concat!("A `", stringify!($name), "`.")]
+            #[derive(Debug)]
+            pub struct $name(loom::sync::atomic::$name);
+
+            #[allow(dead_code, reason = "each of the two is used for what it is used for")]
+            impl $name {
+                pub fn new(value: $value) -> $name {
+                    $name(loom::sync::atomic::$name::new(value))
+                }
+                pub fn load(&self, order: Ordering) -> $value {
+                    self.0.fetch_or(0, order)
+                }
+                pub fn store(&self, value: $value, order: Ordering) {
+                    self.0.swap(value, order);
+                }
+                pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                    self.0.swap(value, order)
+                }
+                pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_add(value, order)
+                }
+                pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_or(value, order)
+                }
+                pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_and(value, order)
+                }
+                pub fn compare_exchange(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    order: Ordering,
+                    failed: Ordering,
+                ) -> Result<$value, $value> {
+                    self.0.compare_exchange(old, new, order, failed)
+                }
+                pub fn compare_exchange_weak(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    order: Ordering,
+                    failed: Ordering,
+                ) -> Result<$value, $value> {
+                    self.0.compare_exchange(old, new, order, failed)
+                }
+            }
+        };
+    }
+
+    modelled!(AtomicU32, u32);
+    modelled!(AtomicU64, u64);
 }
 
 /// Words like the processor's, at each access to which a test may let the thread die.

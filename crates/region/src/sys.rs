@@ -178,6 +178,22 @@ pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Runs `f` with `SIGBUS` let through, in a thread in which all signals are blocked: a region's file may be cut short at any
+/// moment, and a handler that knows what to do about it ([`crate::rescue`]) must then be run. If it is blocked, the kernel
+/// ends the process.
+pub fn with_truncation_noticed<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of bits, for which zero is a value; what was blocked before is put back.
+    unsafe {
+        let mut bus: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut bus, libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const bus, &raw mut before);
+        let value = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+        value
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

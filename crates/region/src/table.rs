@@ -12,9 +12,11 @@
 //! Only keepers ([`crate::keeper`]) take the lock, and they hold it for some microseconds. One that is stopped in between
 //! keeps others waiting, but not for long: they say so and go on alone.
 
+use std::time::Duration;
+
 use crate::layout::{CHANGING, CONTAINERS, Container, FREE, LIVE, MINOR, NO_CAP, PROCESSES, Process, Table};
 use crate::life::{DIED, Owner, is_held, is_over};
-use crate::sync::SeqCst;
+use crate::sync::{Patience, SeqCst};
 
 /// Who wants to join.
 pub struct Newcomer<'a> {
@@ -52,10 +54,10 @@ pub enum Trouble {
     Processes,
 }
 
-/// How often somebody who wants to join waits for the lock: a second or so. It is done once, and much depends on it.
-const JOIN: u32 = 2000;
-/// How often others do: they can come back.
-const BRIEF: u32 = 40;
+/// How long somebody who wants to join waits for the lock. It is done once, and much depends on it.
+const JOIN: Duration = Duration::from_secs(1);
+/// How long others do: they can come back.
+const BRIEF: Duration = Duration::from_millis(20);
 
 impl Table {
     /// Joins: a process slot in the container of this name, which is made if there is none.
@@ -77,8 +79,9 @@ impl Table {
             let Some(process) = self.processes.get(place.process) else { return };
             if process.generation.load(SeqCst) == place.generation && is_held(&process.life) {
                 self.forget(place.process);
-                owner.give(&process.life);
             }
+            // Even if the slot says that it is somebody else's: the region may be gone from memory after this.
+            owner.give(&process.life);
         })
     }
 
@@ -91,9 +94,9 @@ impl Table {
     }
 
     /// Does something while nobody else changes who is in.
-    fn locked<T>(&self, owner: &dyn Owner, patience: u32, work: impl FnOnce() -> T) -> Result<T, Trouble> {
+    fn locked<T>(&self, owner: &dyn Owner, limit: Duration, work: impl FnOnce() -> T) -> Result<T, Trouble> {
         let lock = &self.header.lock;
-        let mut waited = 0;
+        let mut patience = Patience::new();
         loop {
             let seen = lock.load(SeqCst);
             if (seen == 0 || seen & DIED != 0) && owner.take(lock, seen) {
@@ -104,11 +107,10 @@ impl Table {
                 owner.give(lock);
                 return Ok(value);
             }
-            if waited == patience {
+            if patience.passed() > limit {
                 return Err(Trouble::Busy);
             }
-            owner.wait(waited);
-            waited += 1;
+            patience.pause();
         }
     }
 
@@ -166,7 +168,7 @@ impl Table {
         }
         slot.minor.store(u32::from(MINOR), SeqCst);
         slot.pid.store(newcomer.pid, SeqCst);
-        slot.namespace.store(newcomer.namespace, SeqCst);
+        slot.pid_namespace.store(newcomer.namespace, SeqCst);
         let membership = container.membership(index);
         slot.member.store(membership, SeqCst);
         container.set_member(process, true);

@@ -2,6 +2,7 @@
 
 mod kills;
 mod laws;
+mod waits;
 
 use std::cell::RefCell;
 
@@ -49,11 +50,9 @@ impl Owner for Someone {
     }
 
     fn give(&self, word: &AtomicU32) {
-        word.store(0, SeqCst);
+        let _ = word.compare_exchange(self.number, 0, SeqCst, SeqCst);
         self.words.borrow_mut().retain(|&held| !std::ptr::eq(held, word));
     }
-
-    fn wait(&self, _: u32) {}
 }
 
 fn region() -> Mapping {

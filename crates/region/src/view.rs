@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::layout::{LIVE, NAME_BYTES, NO_CAP, Process, Table};
+use crate::ledger;
 use crate::life::{is_held, is_over};
 use crate::sync::SeqCst;
 
@@ -64,7 +65,7 @@ impl ProcessView {
         ProcessView {
             pid: process.pid.load(SeqCst),
             driver_pid: (driver_pid != 0).then_some(driver_pid),
-            namespace: process.namespace.load(SeqCst),
+            namespace: process.pid_namespace.load(SeqCst),
             held: process.held.load(SeqCst),
             drift: process.drift.load(SeqCst),
             alive: is_held(&process.life),
@@ -112,7 +113,8 @@ impl<'a> ContainerView<'a> {
 
     /// The bytes that they hold.
     pub fn used(&self) -> u64 {
-        self.members().fold(0, |sum, process| sum.saturating_add(process.held))
+        let membership = self.table.containers[self.index].membership(self.index);
+        ledger::used(self.table, self.index, membership, None)
     }
 }
 

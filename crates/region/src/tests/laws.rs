@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Someone, account, assert_sound, region};
-use crate::layout::NO_CAP;
+use crate::layout::{NO_CAP, PENDING_BITS};
 use crate::ledger::Full;
 use crate::life::is_over;
 use crate::sync::SeqCst;
@@ -149,7 +149,7 @@ proptest! {
                 prop_assert_eq!(account.used(), used(&members, it.container));
                 let slot = &table.processes[it.place.process];
                 prop_assert_eq!((slot.held.load(SeqCst), slot.drift.load(SeqCst)), (it.held, it.drift));
-                prop_assert_eq!(slot.pending.load(SeqCst), 0);
+                prop_assert_eq!(slot.pending.load(SeqCst) << (64 - PENDING_BITS), 0);
                 prop_assert_eq!(account.cap(), caps[it.container].unwrap_or(NO_CAP));
             }
             let alive: Vec<&Place> = members.iter().filter(|it| it.alive).map(|it| &it.place).collect();

@@ -1,0 +1,142 @@
+//! GPU time: what a container may have of it, and what it has had.
+//!
+//! The words are in the container's slot. The ceiling is one of them ([`ration_policy::Bucket`]), changed by whoever has used the
+//! GPU. Another says which of the container's processes has work under way, so that none is charged for another's: a turn is
+//! taken before work is sent and given back when the GPU has done it. A process that dies or is stopped in its turn loses it.
+
+use ration_policy::{Bucket, Share};
+
+use crate::layout::Table;
+use crate::life::is_over;
+use crate::sync::{AtomicU64, SeqCst};
+use crate::table::Place;
+
+/// What each of the container's words for compute is.
+mod word {
+    /// In millionths; 0: not set.
+    pub const LIMIT: usize = 0;
+    /// Until when the container has used up its due.
+    pub const USED_UNTIL: usize = 3;
+    /// The process whose turn it is: its index plus one, and its generation in the high half. 0: nobody's.
+    pub const TURN: usize = 4;
+    /// Until when it is not to be disturbed.
+    pub const TURN_ENDS: usize = 5;
+    /// Nanoseconds that the GPU has worked.
+    pub const GPU_TIME: usize = 8;
+    /// Nanoseconds that launches have waited.
+    pub const THROTTLED: usize = 9;
+    /// Stretches of work.
+    pub const STRETCHES: usize = 10;
+}
+
+/// A member's way to its container's account of time. All times are of the monotonic clock, in nanoseconds.
+#[derive(Clone, Copy)]
+pub struct Compute<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) place: &'a Place,
+}
+
+/// The longest that anybody waits before looking again.
+const LOOK: u64 = 500_000;
+
+impl Compute<'_> {
+    fn word(&self, which: usize) -> &AtomicU64 {
+        &self.table.containers[self.place.container].compute[which]
+    }
+
+    fn bucket(&self) -> Bucket {
+        Bucket::new(self.limit())
+    }
+
+    /// What the container may use at most.
+    pub fn limit(&self) -> Share {
+        match self.word(word::LIMIT).load(SeqCst) {
+            0 => Share::WHOLE,
+            ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// Another limit, for all of the container's processes, at once.
+    pub fn set_limit(&self, limit: Share) {
+        self.word(word::LIMIT).store(limit.ppm().into(), SeqCst);
+    }
+
+    /// The same where nobody has set one yet.
+    pub fn begin_with_limit(&self, limit: Share) {
+        let _ = self.word(word::LIMIT).compare_exchange(0, limit.ppm().into(), SeqCst, SeqCst);
+    }
+
+    /// The GPU has worked so long for the container, from `began` on.
+    pub fn charge(&self, began: u64, gpu: u64) {
+        let bucket = self.bucket();
+        let word = self.word(word::USED_UNTIL);
+        let mut now = word.load(SeqCst);
+        // Lost only to somebody else's success, of which there are as many as there are processes.
+        for _ in 0..10_000 {
+            match word.compare_exchange(now, bucket.charged(now, began, gpu), SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        self.word(word::GPU_TIME).fetch_add(gpu, SeqCst);
+        self.word(word::STRETCHES).fetch_add(1, SeqCst);
+    }
+
+    /// Launches have waited so long.
+    pub fn throttled(&self, wall: u64) {
+        self.word(word::THROTTLED).fetch_add(wall, SeqCst);
+    }
+
+    /// Nanoseconds that the GPU has worked for the container.
+    pub fn gpu_time(&self) -> u64 {
+        self.word(word::GPU_TIME).load(SeqCst)
+    }
+
+    fn own_turn(&self) -> u64 {
+        let generation = self.table.processes[self.place.process].generation.load(SeqCst);
+        (self.place.process as u64 + 1) | (generation & 0xffff_ffff) << 32
+    }
+
+    /// Takes the turn for work that should be done by `ends`. `Err`: not now, and when to ask again.
+    pub fn take_turn(&self, now: u64, ends: u64) -> Result<(), u64> {
+        let free_at = self.bucket().free_at(self.word(word::USED_UNTIL).load(SeqCst), now);
+        if free_at > now {
+            return Err(free_at);
+        }
+        let (turn, own) = (self.word(word::TURN), self.own_turn());
+        let holder = turn.load(SeqCst);
+        if holder != own && holder != 0 && !self.has_lost_it(holder, now) {
+            return Err(now + LOOK);
+        }
+        if turn.compare_exchange(holder, own, SeqCst, SeqCst).is_err() {
+            return Err(now + LOOK / 10);
+        }
+        self.word(word::TURN_ENDS).store(ends, SeqCst);
+        Ok(())
+    }
+
+    /// Whether a holder is gone, or has been silent for so long that it is not waited for.
+    fn has_lost_it(&self, holder: u64, now: u64) -> bool {
+        let ends = self.word(word::TURN_ENDS).load(SeqCst);
+        let index = ((holder & 0xffff_ffff) as usize).wrapping_sub(1);
+        let gone = self.table.processes.get(index).is_none_or(|process| {
+            is_over(&process.life) || process.generation.load(SeqCst) & 0xffff_ffff != holder >> 32
+        });
+        // A time that is absurdly far away is damage, not a promise.
+        gone || now > ends || ends - now > 10_000_000_000
+    }
+
+    /// The work goes on: it should be done by `ends`. `false`: the turn is another's by now.
+    pub fn keep_turn(&self, ends: u64) -> bool {
+        let is_own = self.word(word::TURN).load(SeqCst) == self.own_turn();
+        if is_own {
+            self.word(word::TURN_ENDS).store(ends, SeqCst);
+        }
+        is_own
+    }
+
+    /// The work is done.
+    pub fn give_turn(&self) {
+        let _ = self.word(word::TURN).compare_exchange(self.own_turn(), 0, SeqCst, SeqCst);
+    }
+}

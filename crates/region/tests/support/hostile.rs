@@ -1,0 +1,309 @@
+//! A region whose bytes mean harm, and a process that does everything with it all the same.
+//!
+//! Used by tests/hostile.rs, for some seconds, and by the example `fuzz`, for as long as one likes.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ration_region::{Gpu, JoinError, Member, Region, forget_in_child, rescue};
+
+#[path = "dice.rs"]
+mod dice;
+use dice::Dice;
+
+/// The GPU of these regions.
+pub const GPU: Gpu = Gpu { uuid: *b"a hostile region", total: 80 << 30 };
+const FILE: &str = "gpu-6120686f-7374-696c-6520-726567696f6e.region";
+
+/// What a region is made of: include/ration.h.
+const SIZE: usize = 331_776;
+const CONTAINERS: (usize, usize, usize) = (4096, 64, 1024);
+const PROCESSES: (usize, usize, usize) = (69_632, 1024, 256);
+const LOCK: usize = 128;
+const DIED: u64 = 0x4000_0000;
+
+/// No operation may take longer, on a machine that does other things too. Joining waits for the lock, for about a second.
+const LONGEST_JOIN: Duration = Duration::from_secs(6);
+const LONGEST: Duration = Duration::from_secs(3);
+
+/// What somebody does who means harm, and what somebody asks for who does not care.
+trait Harm {
+    fn bytes(&mut self) -> u64;
+    fn word(&mut self) -> u64;
+    fn place(&mut self) -> usize;
+}
+
+impl Harm for Dice {
+    /// Bytes to ask for or to give back.
+    fn bytes(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.roll(),
+            1 => self.pick(&[0, 1, u64::MAX, u64::MAX - 1, 1 << 48, (1 << 48) - 1]),
+            _ => self.roll() >> (16 + self.below(48)),
+        }
+    }
+
+    /// What somebody would write who knows what it stands for.
+    fn word(&mut self) -> u64 {
+        let thread = u64::from(std::process::id()) + self.roll() % 3;
+        match self.below(8) {
+            0 => self.roll(),
+            1 => 0,
+            2 => u64::MAX,
+            3 => DIED,
+            4 => thread,
+            5 => (self.roll() % 3 + 1) << 32 | (self.roll() % 65),
+            6 => self.roll() % 5,
+            _ => 1 << self.below(64),
+        }
+    }
+
+    /// A place to write it to: somewhere in a slot that is likely to be in use.
+    fn place(&mut self) -> usize {
+        let (first, number, size) = if self.once_in(2) { CONTAINERS } else { PROCESSES };
+        match self.below(16) {
+            // While the lock is taken all wait a second, and nothing else is tried.
+            0 if self.once_in(20) => LOCK,
+            0 => self.below(64) * 4,
+            1 => self.below(SIZE / 4) * 4,
+            2..6 => first + self.below(number) * size + self.below(size / 4) * 4,
+            // The words that matter: the first lines of the first slots.
+            _ => first + self.below(4) * size + self.pick(&[0, 0, 4, 8, 12, 64, 68, 72, 76, 80, 84, 320, 448, 456]),
+        }
+    }
+}
+
+/// Writes something somewhere.
+fn scribble(file: &File, dice: &mut Dice) {
+    let (word, place) = (dice.word().to_le_bytes(), dice.place());
+    let _ = file.write_at(&word[..dice.pick(&[4, 4, 8])], place as u64);
+}
+
+/// Puts some file into the place of the region's.
+fn prepare(dir: &Path, dice: &mut Dice) {
+    let path = dir.join(FILE);
+    let fresh = || drop(Region::open(dir, &GPU));
+    let write = |bytes: &[u8]| std::fs::write(&path, bytes).expect("room for a file");
+    let noise = |dice: &mut Dice, length: usize| -> Vec<u8> {
+        (0..length.div_ceil(8)).flat_map(|_| dice.roll().to_le_bytes()).take(length).collect()
+    };
+    match dice.below(16) {
+        0 => write(&[]),
+        1 => {
+            let length = dice.pick(&[1, 8, 15, 16, 4095, 4096, SIZE - 1, SIZE, SIZE + 1, 2 * SIZE]);
+            write(&noise(dice, length));
+        }
+        2 => {
+            let aim = dice.pick(&["/dev/null", "/dev/zero", "/proc/self/mem", FILE, "nowhere", "/"]);
+            symlink(aim, &path).expect("a link");
+        }
+        3 => std::fs::create_dir(&path).expect("a directory"),
+        4 => {
+            let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+            // SAFETY: a path that ends in NUL.
+            assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0, "a fifo");
+        }
+        5 => {
+            // A good one, cut short or made longer, or that may not be read or written.
+            fresh();
+            let file = OpenOptions::new().write(true).open(&path).expect("the region");
+            let length = dice.pick(&[0, 8, 16, 4096, SIZE / 2, SIZE - 1, SIZE, SIZE + 1, 10 * SIZE]);
+            file.set_len(length as u64).expect("another length");
+            let mode = dice.pick(&[0o000, 0o444, 0o222, 0o666]);
+            file.set_permissions(std::fs::Permissions::from_mode(mode)).expect("another mode");
+        }
+        6..8 => {
+            // A good header, and noise behind it.
+            fresh();
+            let file = OpenOptions::new().write(true).open(&path).expect("the region");
+            file.write_all_at(&noise(dice, SIZE - 4096), 4096).expect("room");
+            if dice.once_in(2) {
+                file.write_all_at(&noise(dice, 4096 - 192), 192).expect("room");
+            }
+        }
+        _ => {
+            // A good one, with something written into it here and there.
+            fresh();
+            let file = OpenOptions::new().write(true).open(&path).expect("the region");
+            for _ in 0..dice.pick(&[0, 1, 3, 10, 100, 3000]) {
+                scribble(&file, dice);
+            }
+        }
+    }
+}
+
+/// Measures how long each thing takes that is done.
+struct Watch {
+    longest: (Duration, &'static str),
+}
+
+impl Watch {
+    fn time<T>(&mut self, what: &'static str, limit: Duration, deed: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let value = deed();
+        let took = begun.elapsed();
+        assert!(took < limit, "{what} took {took:?}");
+        if took > self.longest.0 {
+            self.longest = (took, what);
+        }
+        value
+    }
+}
+
+/// Does everything that can be done with a region.
+fn everything(dir: &Path, dice: &mut Dice, watch: &mut Watch) {
+    let Ok(region) = watch.time("open", LONGEST_JOIN, || Region::open(dir, &GPU)) else { return };
+    let mut members: Vec<Member> = Vec::new();
+    let mut joins = true;
+    for _ in 0..dice.pick(&[3, 10, 60]) {
+        if members.is_empty() && !joins {
+            return;
+        }
+        match dice.below(20) {
+            0..3 if joins => {
+                let name = dice.pick(&["a", "b", "some/other/container", ""]);
+                let name = if dice.once_in(8) { "x".repeat(dice.below(300)) } else { name.to_owned() };
+                let cap = if dice.once_in(3) { None } else { Some(dice.bytes()) };
+                match watch.time("join", LONGEST_JOIN, || region.join(&name, cap)) {
+                    Ok(member) => members.push(member),
+                    Err(JoinError::Busy) => joins = false,
+                    Err(_) => {}
+                }
+            }
+            3 if dice.once_in(8) => in_a_child(&region, dice),
+            4 => {
+                let about = watch.time("containers", LONGEST, || {
+                    region.containers().map(|it| format!("{it:?} {:?}", it.members().count())).collect::<String>()
+                });
+                assert!(about.len() < 1 << 20);
+                watch.time("total", LONGEST, || region.total());
+            }
+            5 if !members.is_empty() => {
+                let member = members.swap_remove(dice.below(members.len()));
+                watch.time("drop", LONGEST, || drop(member));
+            }
+            _ if !members.is_empty() => {
+                let number = dice.below(members.len());
+                use_it(&members[number], dice, watch);
+            }
+            _ => {}
+        }
+    }
+    if dice.once_in(2) {
+        drop(region);
+    }
+    watch.time("drop", LONGEST * 2, || members.clear());
+}
+
+fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
+    let bytes = dice.bytes();
+    match dice.below(12) {
+        0..3 => drop(watch.time("reserve", LONGEST, || member.reserve(bytes))),
+        3 => drop(watch.time("reserve_within", LONGEST, || member.reserve_within(bytes, dice.bytes()))),
+        4 => watch.time("charge", LONGEST, || member.charge(bytes)),
+        5..7 => watch.time("refund", LONGEST, || member.refund(bytes)),
+        7 => drop(watch.time("reap", LONGEST, || member.reap(&mut |_| dice.once_in(2)))),
+        8 => drop(watch.time("others", LONGEST, || member.others().fold(0u64, |sum, it| sum.wrapping_add(it.held)))),
+        9 => watch.time("set_cap", LONGEST, || {
+            member.set_cap(if dice.once_in(4) { None } else { Some(bytes) });
+            member.set_driver_pid(bytes as u32);
+        }),
+        10 => drop(watch.time("used", LONGEST, || (member.held(), member.used(), member.cap(), member.drift()))),
+        _ => drop(watch.time("debug", LONGEST, || format!("{member:?} {} {}", member.is_lost(), member.is_mine()))),
+    }
+}
+
+/// A forked child joins too, in the mapping that it inherited, and ends in some way.
+fn in_a_child(region: &Region, dice: &mut Dice) {
+    let fate = dice.roll();
+    // SAFETY: the child does what a child may that was forked of a process with threads, as glibc has it: it may allocate.
+    match unsafe { libc::fork() } {
+        -1 => {}
+        0 => {
+            forget_in_child();
+            let mut dice = Dice(fate);
+            let members: Vec<_> = (0..2).filter_map(|_| region.join(dice.pick(&["a", "b"]), Some(100)).ok()).collect();
+            let mut watch = Watch { longest: (Duration::ZERO, "") };
+            for _ in 0..5 {
+                members.iter().for_each(|member| use_it(member, &mut dice, &mut watch));
+            }
+            if dice.once_in(2) {
+                drop(members);
+            }
+            // SAFETY: ends the child there and then.
+            unsafe { libc::_exit(0) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child from above.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert!(waited == child && status == 0, "a child ended with {status:#x}");
+        }
+    }
+}
+
+/// Somebody cuts files short: with this, whoever reads them goes on.
+fn survive_truncation() {
+    extern "C" fn handler(_: libc::c_int, about: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel says which address could not be read.
+        if !rescue(unsafe { (*about).si_addr() }) {
+            // SAFETY: not ours; the default action ends the process when the access is made again.
+            unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        }
+    }
+    // SAFETY: a set of flags and numbers, for which zero is a value, and a handler that makes one system call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// One region, from its making to its end. Returns what took longest. Panics, hangs or crashes if something is wrong; the
+/// same seed does the same again, as far as threads do.
+pub fn round(seed: u64, dir: &Path) -> (Duration, &'static str) {
+    survive_truncation();
+    let dice = &mut Dice(seed);
+    let _ = std::fs::remove_dir_all(dir);
+    std::fs::create_dir(dir).expect("a directory");
+    prepare(dir, dice);
+    let mut watch = Watch { longest: (Duration::ZERO, "") };
+    let (done, path) = (AtomicBool::new(false), dir.join(FILE));
+    std::thread::scope(|scope| {
+        let scribbler = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let scribbler = scribbler.ok().filter(|file| file.metadata().is_ok_and(|about| about.is_file()));
+        if let Some(file) = scribbler.filter(|_| dice.once_in(2)) {
+            let (done, mut dice) = (&done, Dice(dice.roll()));
+            scope.spawn(move || {
+                let cuts = dice.once_in(5);
+                while !done.load(Ordering::Relaxed) {
+                    (0..dice.below(20)).for_each(|_| scribble(&file, &mut dice));
+                    if cuts && dice.once_in(50) {
+                        let length = dice.pick(&[0, 4096, 8192, SIZE / 2, SIZE]);
+                        let _ = file.set_len(length as u64);
+                    }
+                    std::thread::sleep(Duration::from_micros(dice.roll() % 50));
+                }
+            });
+        }
+        // Ends the scribbler also when this panics.
+        let _done = Done(&done);
+        for _ in 0..1 + dice.below(2) {
+            everything(dir, dice, &mut watch);
+        }
+    });
+    std::fs::remove_dir_all(dir).expect("it was ours");
+    watch.longest
+}
+
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
