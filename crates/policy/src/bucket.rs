@@ -1,0 +1,103 @@
+//! The ceiling, as a bucket of GPU time in one word.
+//!
+//! The word says *until when the container has used up its due*. Using GPU time moves it into the future, by the wall time
+//! that it takes until as much is due; waiting lets the present catch up. It may lie in the future, which is a debt: a kernel
+//! that is longer than the allowance is paid back afterwards. And it counts as no further in the past than the burst, which is
+//! what an idle container has saved up. So a bucket with a rate, a level and a time is one number, which processes can change
+//! together without a lock.
+//!
+//! Whoever starts a piece of work only when [`Bucket::free_at`] is not in the future, and has what it took charged, uses in
+//! any stretch of time no more than limit × (stretch + burst) and the one piece with which it ran into debt; and whoever
+//! always wants gets limit × stretch, less one piece.
+
+use crate::Share;
+
+/// A ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// What may be used on average.
+    pub limit: Share,
+    /// How much wall time's worth of its due a container may save up while it is idle.
+    pub burst: u64,
+}
+
+impl Bucket {
+    /// The burst unless somebody says otherwise, 40 ms: a container that was idle may first use, at full speed, the GPU time
+    /// that is due to it in so much wall time. In the second after, it has up to a twenty-fifth more than its limit; and a
+    /// thread that is woken late by less than this has lost nothing.
+    pub const USUAL_BURST: u64 = 40_000_000;
+
+    /// The longest debt, ten minutes of waiting. More is forgiven, and a word that says much more is damage and no debt.
+    pub const LONGEST_DEBT: u64 = 600_000_000_000;
+
+    /// The longest wait for a turn that is saved up.
+    pub const LONGEST_KEPT: u64 = 1_000_000_000;
+
+    /// A ceiling with the usual burst.
+    #[inline]
+    pub const fn new(limit: Share) -> Bucket {
+        Bucket { limit, burst: Bucket::USUAL_BURST }
+    }
+
+    /// The ceiling of a container that has been kept waiting for its turn for so long, up to the end of that turn. The burst
+    /// is for the idle: who is kept waiting is not, and finds all that became due meanwhile, or its limit could not be
+    /// reached where a round of turns takes longer than the burst.
+    #[inline]
+    pub const fn kept_waiting(self, waited: u64) -> Bucket {
+        let waited = if waited < Bucket::LONGEST_KEPT { waited } else { Bucket::LONGEST_KEPT };
+        Bucket { burst: self.burst.saturating_add(waited), ..self }
+    }
+
+    /// The word after so much GPU time was used.
+    #[inline]
+    pub fn charged(self, used_until: u64, now: u64, gpu: u64) -> u64 {
+        let word = self.settled(used_until, now).saturating_add(self.limit.wall(gpu));
+        word.min(now.saturating_add(Bucket::LONGEST_DEBT))
+    }
+
+    /// When more may be used: at once if that is not in the future.
+    #[inline]
+    pub fn free_at(self, used_until: u64, now: u64) -> u64 {
+        self.settled(used_until, now)
+    }
+
+    /// From when enough is due to work through a turn of that length, or as much of it as can be saved up. Whoever takes
+    /// turns comes back then and not at the first nanosecond that is due, which would not be worth the switch.
+    #[inline]
+    pub fn ready_at(self, used_until: u64, now: u64, turn: u64) -> u64 {
+        // While it works, more becomes due: a turn uses up what is due at its beginning only by the rest of the share.
+        let rest = turn.saturating_sub(self.limit.gpu(turn));
+        self.settled(used_until, now).saturating_add(self.limit.wall(rest).min(self.burst))
+    }
+
+    /// How much GPU time is due by now; 0 while there is a debt.
+    #[inline]
+    pub fn due(self, used_until: u64, now: u64) -> u64 {
+        self.limit.gpu(now.saturating_sub(self.settled(used_until, now)))
+    }
+
+    /// The word after the ceiling became another: what was owed or saved up is so much GPU time, which takes a different
+    /// time to become due. Whoever changes a limit does this, so that an old debt is not paid at the old rate.
+    pub fn changed(self, to: Bucket, used_until: u64, now: u64) -> u64 {
+        let settled = self.settled(used_until, now);
+        let word = match settled.checked_sub(now) {
+            Some(debt) => now.saturating_add(to.limit.wall(self.limit.gpu(debt))),
+            None => now.saturating_sub(to.limit.wall(self.limit.gpu(now - settled))),
+        };
+        to.settled(word, now)
+    }
+
+    /// The word as it counts now.
+    #[inline]
+    fn settled(self, used_until: u64, now: u64) -> u64 {
+        // Words are written by processes whose clocks were read a little later than ours: twice the longest debt is beyond
+        // all of them. Nobody waits for what no use of ours can have written.
+        let damaged = used_until > now.saturating_add(2 * Bucket::LONGEST_DEBT);
+        // All of the GPU is no ceiling: nobody owes anything.
+        let latest = if damaged || self.limit.is_whole() { now } else { now.saturating_add(Bucket::LONGEST_DEBT) };
+        used_until.min(latest).max(now.saturating_sub(self.burst))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! How much work may be under way at once.
+//!
+//! Whoever waits for a turn, or for a ceiling, waits for what is under way first. So while somebody waits, little is; but
+//! never so little that the GPU runs dry between two pieces.
+
+use crate::Cost;
+
+/// How much may be in flight while somebody is throttled or waits. Alone and below its limit a program queues as it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    /// So much expected GPU time may be in flight in all.
+    pub most: u64,
+    /// With no more than this in flight the next piece is let through however long it is, or the GPU would run dry before
+    /// it came: longer than a launch takes to arrive.
+    pub low: u64,
+}
+
+impl Flight {
+    /// As measured to be right on an H200: pieces of half a millisecond follow each other without a gap, and a hand-over
+    /// waits for at most 0.6 ms of them.
+    pub const USUAL: Flight = Flight { most: 400_000, low: 100_000 };
+
+    /// Next to a `latency` container, for which half of a hand-over is waiting for what is in flight.
+    pub const SHORT: Flight = Flight { most: 250_000, low: 60_000 };
+
+    /// How much a piece adds to what is in flight. Of what nothing is known, one is as much as may be: the next is started
+    /// when somebody has seen how long it took.
+    #[inline]
+    pub fn counted(&self, piece: Cost) -> u64 {
+        piece.expected().unwrap_or(self.most)
+    }
+
+    /// Whether a piece may be started when so much is in flight.
+    #[inline]
+    pub fn admits(&self, in_flight: u64, piece: Cost) -> bool {
+        in_flight <= self.low || in_flight.saturating_add(self.counted(piece)) <= self.most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::any_time;
+
+    #[test]
+    fn short_pieces_fill_it_and_long_ones_follow_each_other() {
+        let flight = Flight::USUAL;
+        let mut in_flight = 0;
+        while flight.admits(in_flight, Cost(50_000)) {
+            in_flight += 50_000;
+        }
+        assert_eq!(in_flight, 400_000);
+        assert!(flight.admits(0, Cost(5_000_000)) && flight.admits(100_000, Cost(5_000_000)));
+        assert!(!flight.admits(100_001, Cost(5_000_000)));
+        assert!(flight.admits(0, Cost::UNKNOWN) && !flight.admits(100_001, Cost::UNKNOWN));
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_in_flight_than_all_or_a_piece(in_flight in any_time(), cost in any_time()) {
+            let (flight, piece) = (Flight::USUAL, Cost(cost));
+            prop_assert!(flight.admits(0, piece), "whoever has nothing in flight may start anything");
+            if flight.admits(in_flight, piece) {
+                let after = in_flight.saturating_add(flight.counted(piece));
+                prop_assert!(after <= flight.most.max(flight.low + flight.counted(piece)));
+                prop_assert!(piece != Cost::UNKNOWN || !flight.admits(after, piece), "one unknown piece at a time");
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Who is next where several want more than there is.
+//!
+//! Each container has a *virtual time*: the time for which it held the GPU, divided by its [weight](crate::Share::weight).
+//! Whoever is furthest behind is next. So over time each holds the GPU in proportion to its weight, and for no less than its
+//! request where requests add up to no more than the GPU; and time that one does not want goes to the others.
+//!
+//! **What is charged is the time of holding**, from the hand-over before to the hand-over after: the switch, the gaps between
+//! pieces, and the wait until the last piece is done. Nobody else could use that time, and a program that leaves gaps leaves
+//! them when it is alone, too: at a share of 30% it holds the GPU for 30% of the time and runs at 30% of its own speed.
+//! It also needs nothing but the clock: whoever takes over from a holder that was killed charges it. A container that works
+//! without a turn, because it leaves the GPU idle most of the time or because it lost its turn in the middle of a kernel, is
+//! charged the GPU time that it was measured to use, by the same [`charged`].
+//!
+//! **The clock** is the virtual time at which those who want the GPU are served: that at which the present holder began, or,
+//! up to the moment when somebody else wanted it, that which the holder has reached. Who comes back after a while starts
+//! from the clock: what it did not want then is not owed to it now. So requests need not add up to anything, time alone on
+//! the GPU costs nothing afterwards, and no old account can starve anybody. What a container is behind is forgotten as time
+//! passes in which it wants nothing: after a pause of a millisecond it is still owed what it was, after [`Rules::round`] no
+//! more.
+//!
+//! **A turn** lasts [`Rules::turn`], or the container's part of [`Rules::round`] where that is shorter, and goes on for as
+//! long as the holder is the one furthest behind. Who comes back within another's turn and is behind shortens it by as much
+//! as it is behind. A `latency` container that is within its due does not wait for a turn to end; a `batch` container is next
+//! when nobody else wants to be, or when it has waited long enough.
+//!
+//! **Nobody decides for the others.** Everything here is computed from words that all can read: per container its virtual
+//! time, since when it wants, when it was last served, its bucket; per GPU who holds it, since when, whether it is quiet, and
+//! the clock. Whoever waits makes a [`Queue`] of them, sees when to look again ([`Queue::over_at`], [`Queue::lost_at`]) and
+//! who is next, and changes the holder by a compare-and-swap. Its winner then does what the [`Grant`] says: adds to the old
+//! holder's virtual time, and raises the new one's and the clock. Words that were read while another changed them make a
+//! turn a little longer or shorter, no more: charges are added, and clocks only go forwards.
+
+use crate::{Flight, Share};
+
+/// How urgent a container's work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Takes what others leave; its request is a right only among its like, and beyond that as far as it has waited for
+    /// [`Rules::patience`].
+    Batch,
+    /// In between.
+    Normal,
+    /// Is not kept waiting while it is within its due.
+    Latency,
+}
+
+/// A container that wants the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contender {
+    /// What it is called by whoever asks.
+    pub index: usize,
+    /// What it weighs: [`Share::weight`].
+    pub weight: Share,
+    /// Its priority.
+    pub priority: Priority,
+    /// Its virtual time.
+    pub virtual_time: u64,
+    /// Since when it has wanted the GPU and not had it. A holder keeps it up to the end of its turn.
+    pub since: u64,
+    /// When its last turn ended; 0: it had none.
+    pub served: u64,
+    /// From when its ceiling lets it work at all: [`Bucket::free_at`](crate::Bucket::free_at); 0 without a ceiling.
+    pub free: u64,
+    /// From when its ceiling lets it work for a turn: [`Bucket::ready_at`](crate::Bucket::ready_at); as `free` for a
+    /// `latency` container, whose turns are as short as its requests.
+    pub ready: u64,
+}
+
+/// That somebody holds the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Who.
+    pub holder: Contender,
+    /// When it was handed over.
+    pub began: u64,
+    /// Since when all that the holder had started is done, and it starts nothing; `None` while it works.
+    pub quiet: Option<u64>,
+    /// When the holder last did anything, or when what it has started is expected to be done, if that is later.
+    pub heard: u64,
+}
+
+/// What a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// How long a turn lasts while others wait, at most, unless the holder is still the one furthest behind.
+    pub turn: u64,
+    /// In so much time everybody has a turn: where many wait, or somebody with a small share, turns are shorter.
+    pub round: u64,
+    /// A turn that is cut short by somebody who is behind lasts at least this long, so that switches do not eat it up.
+    pub least: u64,
+    /// A holder that does nothing for so long has given its turn away: as long as it takes to switch to another and back.
+    pub idle: u64,
+    /// The same for a `latency` holder, which does not wait long when it comes back.
+    pub idle_latency: u64,
+    /// A holder that is not heard of for so long, or works on for so long after its turn was over, has lost it.
+    pub lost: u64,
+    /// Nobody that is within its due waits longer than this, whatever its priority, but for those with `latency`.
+    pub patience: u64,
+    /// How far ahead of the others, in virtual time, a `latency` container may be and still be in a hurry.
+    pub ahead: u64,
+    /// Who wanted the GPU within this time may come back at any moment, and then waits for what is in flight.
+    pub recent: u64,
+}
+
+impl Rules {
+    /// As found to be right for an H200, where a switch between busy contexts takes 0.15 ms; the crate's page says why.
+    pub const USUAL: Rules = Rules {
+        turn: 25_000_000,
+        round: 200_000_000,
+        least: 2_000_000,
+        idle: 300_000,
+        idle_latency: 100_000,
+        lost: 60_000_000,
+        patience: 400_000_000,
+        ahead: 50_000_000,
+        recent: 1_000_000_000,
+    };
+
+    /// How much a container may have in flight because of the others, of each of which is given its priority and when it
+    /// last had or wanted a turn (now, if it waits for one; 0, if it never did). `None`: as much as it likes.
+    ///
+    /// Who wanted the GPU a moment ago may come back at any time and then waits for what is in flight; and so may a
+    /// `latency` container after any time.
+    pub fn flight(&self, others: impl Iterator<Item = (Priority, u64)>, now: u64) -> Option<Flight> {
+        let mut bound = None;
+        for (priority, wanted) in others.filter(|(_, wanted)| *wanted != 0) {
+            if priority == Priority::Latency {
+                return Some(Flight::SHORT);
+            }
+            if now.saturating_sub(wanted) < self.recent {
+                bound = Some(Flight::USUAL);
+            }
+        }
+        bound
+    }
+
+    /// Whether a container that waits, and was last heard of then, still counts among those [who wait](Queue::waiting). Who
+    /// waits looks again now and then, and says so; one whose processes are stopped does not, and would be given turns only
+    /// to lose them. When it goes on it has not been waiting meanwhile: it wants the GPU since then.
+    #[inline]
+    pub fn is_heard(&self, heard: u64, now: u64) -> bool {
+        now.saturating_sub(heard) < self.lost
+    }
+
+    /// How much of a turn must be due to a container before its ceiling lets it take one from others: three quarters, since
+    /// who must wait for all of it is late when limits add up to the whole GPU.
+    pub fn worth(&self, weight: Share, together: u64) -> u64 {
+        self.length(weight, together) / 4 * 3
+    }
+
+    /// How long a turn lasts for somebody of this weight, where all who want the GPU weigh so much together, in millionths.
+    pub fn length(&self, weight: Share, together: u64) -> u64 {
+        let together = u128::from(together.max(u64::from(weight.ppm())));
+        let part = u128::from(self.round) * u128::from(weight.ppm()) / together;
+        u64::try_from(part).unwrap_or(u64::MAX).min(self.turn).max(self.least)
+    }
+}
+
+/// A container's virtual time after it held the GPU for so long, or used so much GPU time without holding it.
+#[inline]
+pub fn charged(virtual_time: u64, time: u64, weight: Share) -> u64 {
+    virtual_time.saturating_add(weight.wall(time))
+}
+
+impl Contender {
+    /// From when it could have worked for a turn, if it had had the GPU.
+    fn wants_from(&self) -> u64 {
+        self.could_from().max(self.ready)
+    }
+
+    /// The same where the GPU does nothing otherwise, so that a short turn is better than none.
+    fn could_from(&self) -> u64 {
+        self.since.max(self.free)
+    }
+
+    /// Its virtual time where those who want the GPU are served at `clock`: it may be behind by a turn of its own, less the
+    /// time for which it was away.
+    fn joined(&self, clock: u64, rules: &Rules) -> u64 {
+        let away = self.wants_from().saturating_sub(self.served);
+        let owed = self.weight.wall(rules.turn).min(rules.round).saturating_sub(away);
+        self.virtual_time.max(clock.saturating_sub(owed))
+    }
+}
+
+/// A turn so far, for all who look at it at the same time.
+struct Course {
+    turn: Turn,
+    /// Until when nobody else wanted the GPU: when the turn began, or later.
+    alone_until: u64,
+    /// The holder's virtual time then.
+    met: u64,
+}
+
+impl Course {
+    /// The holder's virtual time at a time when others wait.
+    fn reached(&self, at: u64) -> u64 {
+        charged(self.met, at.saturating_sub(self.alone_until), self.turn.holder.weight)
+    }
+
+    /// When the holder's virtual time is that.
+    fn reaches(&self, virtual_time: u64) -> u64 {
+        self.alone_until.saturating_add(self.turn.holder.weight.gpu(virtual_time.saturating_sub(self.met)))
+    }
+
+    /// When the holder has had so much of its turn.
+    fn after(&self, held: u64) -> u64 {
+        self.turn.began.saturating_add(held)
+    }
+}
+
+/// A GPU's turns, as somebody sees them.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue<'a, W> {
+    /// The clock's word.
+    pub clock: u64,
+    /// Who holds the GPU. It stays the holder when it is quiet; `None` if it is dead, or nobody ever was.
+    pub turn: Option<Turn>,
+    /// Who else wants it, also those whose ceiling does not let them yet. Nobody twice, and not the holder.
+    pub waiting: W,
+    /// The time.
+    pub now: u64,
+    /// The rules.
+    pub rules: &'a Rules,
+}
+
+/// What changes with a hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Who holds the GPU from now on.
+    pub index: usize,
+    /// Its virtual time is raised to this.
+    pub virtual_time: u64,
+    /// So much is added to the virtual time of the holder before.
+    pub charge: u64,
+    /// The clock is raised to this.
+    pub clock: u64,
+}
+
+impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
+    /// When the holder's turn is over, so that another may have it, as things are; it may be in the past. `None`: it is not,
+    /// whatever time it is, and one looks again when somebody else wants the GPU.
+    pub fn over_at(&self) -> Option<u64> {
+        let course = self.course()?;
+        let clock = self.clock(Some(&course));
+        let weigh = |it: Contender| u64::from(it.weight.ppm());
+        let together = self.waiting.clone().map(weigh).fold(weigh(course.turn.holder), u64::saturating_add);
+        let length = self.rules.length(course.turn.holder.weight, together);
+        self.waiting.clone().map(|candidate| self.taken_at(&course, &candidate, length, clock)).min()
+    }
+
+    /// Whether the holder's turn is over: it starts nothing more, and hands over when all is done.
+    pub fn is_over(&self) -> bool {
+        self.over_at().is_some_and(|at| at <= self.now)
+    }
+
+    /// When the holder has lost its turn, so that another takes it without waiting for the holder to hand it over. `None`
+    /// where nobody waits.
+    pub fn lost_at(&self) -> Option<u64> {
+        let heard = self.turn.map(|turn| turn.heard.max(turn.began))?;
+        let first = self.waiting.clone().map(|it| it.could_from()).min()?;
+        let over = self.over_at()?;
+        Some(over.min(heard).saturating_add(self.rules.lost).max(first))
+    }
+
+    /// Who is next when the holder hands over, or has lost its turn, or is gone. `None` where nobody could work now.
+    pub fn next(&self) -> Option<Grant> {
+        let course = self.course();
+        let clock = self.clock(course.as_ref());
+        let free = self.waiting.clone().filter(|it| it.could_from() <= self.now);
+        // A batch container waits without end: it holds neither the clock back nor anybody in a hurry.
+        let all_batch = free.clone().all(|it| it.priority == Priority::Batch);
+        let counts = |it: &Contender| it.priority != Priority::Batch || all_batch;
+        let least = free.clone().filter(counts).map(|it| it.joined(clock, self.rules)).min()?;
+        let rank = |it: &Contender| {
+            let virtual_time = it.joined(clock, self.rules);
+            let class = match it.priority {
+                _ if self.is_due(it, clock) && self.now >= self.overdue_at(it) => 0,
+                Priority::Latency if virtual_time <= least.saturating_add(self.rules.ahead) => 1,
+                Priority::Latency | Priority::Normal => 2,
+                Priority::Batch => 3,
+            };
+            (it.wants_from() > self.now, class, virtual_time, it.since, it.index)
+        };
+        let next = free.clone().min_by_key(rank)?;
+        // The clock follows whoever is furthest behind and wants the GPU, so that nobody is lifted who waits.
+        let before = course.as_ref().filter(|course| course.turn.quiet.is_none() && counts(&course.turn.holder));
+        let before = before.map(|course| course.reached(self.now));
+        let virtual_time = next.joined(clock, self.rules);
+        let charge = |it: &Course| it.reached(self.now).saturating_sub(it.turn.holder.virtual_time);
+        Some(Grant {
+            index: next.index,
+            virtual_time,
+            charge: course.as_ref().map_or(0, charge),
+            clock: clock.max(before.map_or(least, |before| before.min(least))),
+        })
+    }
+
+    fn course(&self) -> Option<Course> {
+        let turn = self.turn?;
+        let first = self.waiting.clone().map(|it| it.wants_from()).fold(self.now, u64::min);
+        let alone_until = first.max(turn.began);
+        // Alone it could go on for years, and its virtual time must not run out: a small weight counts as more.
+        const SMALL: Share = Share::from_ppm(50_000);
+        let met = charged(turn.holder.virtual_time, alone_until - turn.began, turn.holder.weight.max(SMALL));
+        Some(Course { turn, alone_until, met })
+    }
+
+    /// The virtual time at which those who want the GPU are served.
+    fn clock(&self, course: Option<&Course>) -> u64 {
+        match course {
+            Some(course) if course.alone_until > course.turn.began => self.clock.max(course.met),
+            _ => self.clock,
+        }
+    }
+
+    /// When this one may take the GPU from the holder.
+    fn taken_at(&self, course: &Course, candidate: &Contender, length: u64, clock: u64) -> u64 {
+        let (turn, holder, rules) = (&course.turn, &course.turn.holder, self.rules);
+        let virtual_time = candidate.joined(clock, rules);
+        // In order of virtual time: not before the turn has lasted, nor before the holder has caught up; and sooner by as much
+        // as the candidate was behind when it came.
+        let in_order = |virtual_time: u64| match course.met.checked_sub(virtual_time) {
+            None | Some(0) => course.after(length).max(course.reaches(virtual_time)),
+            Some(behind) => course.after(length.saturating_sub(candidate.weight.gpu(behind)).max(rules.least)),
+        };
+        // What others left is taken back at once; but who had waited for too long has a turn of its own, or a part of it.
+        let was_overdue = turn.began >= self.overdue_at(holder);
+        let left_over = course.after(if was_overdue { length } else { rules.least });
+        let protected = course.after(if was_overdue { rules.least } else { 0 });
+        let in_a_hurry = course.reaches(virtual_time.saturating_sub(rules.ahead)).max(protected);
+        let by_rank = match (candidate.priority, holder.priority) {
+            (Priority::Latency, Priority::Normal) => in_a_hurry,
+            (Priority::Latency, Priority::Batch) => in_a_hurry.min(left_over),
+            (Priority::Normal, Priority::Batch) => left_over,
+            (Priority::Normal, Priority::Latency) => in_order(virtual_time.saturating_add(rules.ahead)),
+            (Priority::Batch, Priority::Normal | Priority::Latency) => u64::MAX,
+            (Priority::Latency, Priority::Latency)
+            | (Priority::Normal, Priority::Normal)
+            | (Priority::Batch, Priority::Batch) => in_order(virtual_time),
+        };
+        let by_patience = match self.is_due(candidate, clock) {
+            true => self.overdue_at(candidate).max(course.after(length)),
+            false => u64::MAX,
+        };
+        let by_quiet = turn.quiet.map_or(u64::MAX, |since| {
+            let idle = if holder.priority == Priority::Latency { rules.idle_latency } else { rules.idle };
+            // Who has come to its ceiling is not waited for: it would go on piece by piece, and leave the rest of the time.
+            if holder.free > since { since } else { since.saturating_add(idle) }
+        });
+        by_rank.min(by_patience).max(candidate.wants_from()).min(by_quiet.max(candidate.could_from()))
+    }
+
+    /// Whether it has had no more than its due.
+    fn is_due(&self, it: &Contender, clock: u64) -> bool {
+        it.joined(clock, self.rules) <= clock
+    }
+
+    /// From when it has been waiting for too long.
+    fn overdue_at(&self, it: &Contender) -> u64 {
+        it.wants_from().saturating_add(self.rules.patience)
+    }
+}
+
+#[cfg(test)]
+mod tests;
