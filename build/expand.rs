@@ -74,11 +74,12 @@ fn function(out: &mut String, id: usize, row: &Row, prototype: &Prototype) {
         line(out, format_args!("        unsafe {{ answered(Door::Exported, {passed}) }}"));
     } else {
         // One jump for both ways, so that no argument is moved.
-        let reasons = if row.op.is_some() { "ANY" } else { "ANY & !entry::SLICED" };
-        line(
-            out,
-            format_args!("        let on = entry::pass::<{{ entry::{reasons} }}>(ID).unwrap_or(first as *const ());"),
-        );
+        let pass = match (&row.op, &row.unless) {
+            (None, _) => "entry::pass::<{ entry::ANY & !entry::SLICED }>(ID)".to_owned(),
+            (Some(_), None) => "entry::pass::<{ entry::ANY }>(ID)".to_owned(),
+            (Some(_), Some(unless)) => format!("entry::pass_if(ID, || ops::{unless})"),
+        };
+        line(out, format_args!("        let on = {pass}.unwrap_or(first as *const ());"));
         line(out, format_args!("        ({call})(on)"));
     }
     line(out, format_args!("    }}"));

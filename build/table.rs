@@ -20,6 +20,8 @@ pub struct Row {
     pub library: Library,
     /// The function of `src/ops` that answers, or `None` when the call is counted and handed on.
     pub op: Option<String>,
+    /// When the op has nothing to do, so that the call simply passes: an expression of `src/ops`.
+    pub unless: Option<String>,
 }
 
 impl Row {
@@ -75,11 +77,15 @@ impl Table {
             if !seen.insert(symbol.to_owned()) {
                 return Err(wrong(format!("{symbol} is there twice")));
             }
+            let (done, unless) = match done.split_once(" unless ") {
+                Some((done, unless)) => (done, Some(unless.to_owned())),
+                None => (done, None),
+            };
             let op = match done {
                 "forward" | "by-hand" => None,
                 path => Some(path.to_owned()),
             };
-            table.rows.push(Row { symbol: symbol.to_owned(), library, op });
+            table.rows.push(Row { symbol: symbol.to_owned(), library, op, unless });
         }
         table.rows.sort_by(|a, b| a.symbol.cmp(&b.symbol));
         Ok(table)

@@ -190,15 +190,52 @@ impl Place {
     }
 }
 
+/// The context that is current in this thread.
+pub fn current_context() -> Option<CUcontext> {
+    let mut context: CUcontext = null_mut();
+    // SAFETY: a place to write to.
+    let told = unsafe { calls::cuCtxGetCurrent(&raw mut context) };
+    (told == cuda::CUDA_SUCCESS && !context.is_null()).then_some(context)
+}
+
 /// A stream as the driver will take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(CUstream);
+
+// SAFETY: a handle, which the driver takes from any thread.
+unsafe impl Send for Stream {}
 
 impl Stream {
     /// As a caller gave it. Handle 0 means one thing in the plain functions and another in those for per-thread streams.
     pub fn given(stream: CUstream, per_thread: bool) -> Stream {
         const PER_THREAD: usize = 2;
         Stream(if stream.is_null() && per_thread { PER_THREAD as CUstream } else { stream })
+    }
+
+    /// Its handle, as functions that are not for per-thread streams take it.
+    pub fn handle(self) -> CUstream {
+        self.0
+    }
+
+    /// The context that it belongs to: of one of the driver's own, the current one.
+    pub fn context(self) -> Option<CUcontext> {
+        const OWN: usize = 2;
+        if self.0 as usize <= OWN {
+            return current_context();
+        }
+        let mut context: CUcontext = null_mut();
+        // SAFETY: the stream is the caller's, who is using it, and a place to write to.
+        let told = unsafe { calls::cuStreamGetCtx(self.0, &raw mut context) };
+        if told == cuda::CUDA_SUCCESS && !context.is_null() { Some(context) } else { current_context() }
+    }
+
+    /// Whether an event of ours can be recorded in it: it is a stream of the current context, and neither it nor one that it
+    /// waits for records a graph.
+    pub fn can_be_marked(self) -> bool {
+        let mut status = 0;
+        // SAFETY: the stream is the caller's, who is using it.
+        let result = unsafe { calls::cuStreamIsCapturing(self.0, &raw mut status) };
+        result == cuda::CUDA_SUCCESS && status == cuda::CU_STREAM_CAPTURE_STATUS_NONE
     }
 
     /// Whether it records a graph instead of working. The one question about a stream that never disturbs a capture.

@@ -5,6 +5,10 @@
 //! reserve, ask the driver, keep or give back. So the container is over its cap at no moment, whoever else is asking.
 
 pub mod book;
+pub mod code;
+pub mod heap;
+pub mod native;
+pub mod outside;
 pub mod pools;
 pub mod slice;
 pub mod truth;
@@ -12,10 +16,9 @@ pub mod truth;
 use std::ffi::CStr;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use ration_contract::Settings;
-use ration_region::{Gpu, Region};
 
 use crate::abi::cuda::CUdevice;
 use crate::{entry, log, sys};
@@ -49,34 +52,65 @@ pub fn begin() {
     };
     let file = sys::read(QUOTA_FILE);
     match Settings::read(&get, file.as_deref()) {
-        Ok(settings) if settings.memory.is_empty() => {}
+        Ok(settings) if settings.memory.is_empty() && settings.compute_limit.is_empty() => {}
         Ok(settings) => {
+            for warning in &settings.warnings {
+                log::warn!("{warning}");
+            }
             SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
             STATE.store(ON, Ordering::Release);
             entry::watch_for(entry::SLICED);
         }
         Err(errors) => {
-            for error in errors {
-                log::error!("{error}");
-            }
-            log::error!("no GPU work until that is put right: without knowing the limit, none is allowed");
-            STATE.store(REFUSING, Ordering::Release);
+            refuse(&errors);
             entry::watch_for(entry::SLICED);
         }
     }
 }
 
-/// Calls under way that change what the driver holds for this process, and how many there ever were.
-static CHANGING: AtomicU32 = AtomicU32::new(0);
-static CHANGES: AtomicU64 = AtomicU64::new(0);
+fn refuse(errors: &[ration_contract::Error]) {
+    for error in errors {
+        log::error!("{error}");
+    }
+    log::error!("no GPU work until that is put right: without knowing the limit, none is allowed");
+    STATE.store(REFUSING, Ordering::Release);
+}
+
+/// The driver has started, so that the GPUs are known: the last at which a program can be told that it must not go on.
+pub fn check(changing: &Changing) {
+    static CHECKED: AtomicBool = AtomicBool::new(false);
+    // SAFETY: made by `begin`, before the state said so, and never taken away.
+    let Some(settings) = (unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }) else { return };
+    if CHECKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let gpus = slice::gpus();
+    if let Err(errors) = settings.check(&gpus) {
+        return refuse(&errors);
+    }
+    if settings.strict {
+        let devices = 0..CUdevice::try_from(gpus.len()).unwrap_or(0);
+        if devices.filter_map(|device| of(device, changing)).any(|slice| !slice.is_shared) {
+            log::error!(
+                "no GPU work: RATION_STRICT wants the container's processes to be held to their limit together"
+            );
+            STATE.store(REFUSING, Ordering::Release);
+        }
+    }
+}
+
+/// Calls that change what the driver holds for this process: in the low half how many are under way, in the high half how
+/// many there ever were.
+static CHANGING: AtomicU64 = AtomicU64::new(0);
+const UNDER_WAY: u64 = 0xffff_ffff;
+const ONE: u64 = (UNDER_WAY + 1) + 1;
 
 /// To be held from before the driver is asked until the books are right again.
 pub struct Changing(());
 
 /// A call begins that changes what the driver holds for this process.
 pub fn changing() -> Changing {
-    CHANGING.fetch_add(1, Ordering::SeqCst);
-    CHANGES.fetch_add(1, Ordering::SeqCst);
+    CHANGING.fetch_add(ONE, Ordering::SeqCst);
     Changing(())
 }
 
@@ -90,11 +124,11 @@ impl Changing {
     /// What the driver says at a moment at which this is the only change under way, so that the books can be held against
     /// it. `None`: there was no such moment.
     fn alone<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
-        let before = CHANGES.load(Ordering::SeqCst);
-        if CHANGING.load(Ordering::SeqCst) != 1 {
+        let before = CHANGING.load(Ordering::SeqCst);
+        if before & UNDER_WAY != 1 {
             return None;
         }
-        ask().filter(|_| CHANGING.load(Ordering::SeqCst) == 1 && CHANGES.load(Ordering::SeqCst) == before)
+        ask().filter(|_| CHANGING.load(Ordering::SeqCst) == before)
     }
 }
 
@@ -129,27 +163,6 @@ pub fn of(device: CUdevice, changing: &Changing) -> Option<&'static Slice> {
     if slice == NONE { None } else { unsafe { slice.as_ref() } }
 }
 
-/// A container's slice as somebody sees it who does not use the GPU himself, such as `nvidia-smi`: the limit, and what is used.
-pub fn seen_from_outside(uuid: &[u8; 16], total: u64) -> Option<(u64, u64)> {
-    if let Some(slice) = all().find(|slice| slice.uuid == *uuid) {
-        return Some((slice.cap, slice.used()));
-    }
-    // SAFETY: made by `begin`, before the state said so, and never taken away.
-    let settings = unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }?;
-    // NVML numbers GPUs in its own way, so one that is limited by its number is not known here.
-    let cap = settings.memory.for_gpu(u32::MAX, uuid)?.bytes(total);
-    let gpu = Gpu { uuid: *uuid, total };
-    let name = slice::name(settings);
-    let used = directory(settings).iter().find_map(|dir| {
-        let region = Region::open(Path::new(dir), &gpu).ok()?;
-        region
-            .containers()
-            .find(|container| container.name.as_bytes() == name.as_bytes())
-            .map(|container| container.used())
-    });
-    Some((cap, used.unwrap_or(0)))
-}
-
 /// Every slice that is in use.
 pub fn all() -> impl Iterator<Item = &'static Slice> {
     SLICES.iter().filter_map(|word| {
@@ -167,7 +180,9 @@ pub fn forget_the_parent() {
         word.store(null_mut(), Ordering::Release);
     }
     book::forget_the_parent();
+    code::forget_the_parent();
     pools::forget_the_parent();
+    truth::forget_the_parent();
 }
 
 /// Where the region lies: the place that was set, the node's, or one of this user's own.

@@ -22,9 +22,11 @@
 pub mod abi;
 mod driver;
 mod entry;
+mod image;
 mod ledger;
 mod log;
 mod ops;
+mod pace;
 mod process;
 mod resolve;
 mod sys;

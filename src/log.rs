@@ -132,7 +132,11 @@ macro_rules! warning {
     ($($message:tt)*) => { $crate::log::at!(Warn, $($message)*) };
 }
 
-pub(crate) use {at, error, warning as warn};
+macro_rules! info {
+    ($($message:tt)*) => { $crate::log::at!(Info, $($message)*) };
+}
+
+pub(crate) use {at, error, info, warning as warn};
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,13 @@
 //! An op is given the caller's arguments and a [`Call`], through which it asks the driver. It ends in one of three
 //! [`Outcome`]s, so that letting a call through unanswered is a decision with a name and not an accident.
 
+pub mod code;
 pub mod contexts;
+pub mod graphs;
 pub mod launches;
 pub mod memory;
+pub mod moves;
+pub mod paced;
 pub mod pools;
 pub mod report;
 pub mod resolver;
@@ -64,6 +68,8 @@ pub fn note_bypass(id: usize, reason: Reason) {
 /// In a forked child: nothing was bypassed yet.
 pub fn forget_the_parent() {
     BYPASSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    memory::forget_contexts();
+    graphs::forget_the_parent();
     pools::forget_the_parent();
 }
 

@@ -158,29 +158,38 @@ pub fn setting_of_anybody(name: &CStr) -> Option<&'static CStr> {
 /// it comes as a text that no grammar accepts.
 pub fn read(path: &CStr) -> Option<String> {
     const MOST: usize = 64 * 1024;
+    match read_bytes(path, MOST) {
+        Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
+        Err(libc::ENOENT | libc::ENOTDIR) => None,
+        Err(error) => Some(format!("cannot be read: error {error}")),
+    }
+}
+
+/// The first bytes of a file, so many at most; or the error of opening it.
+pub fn read_bytes(path: &CStr, most: usize) -> Result<Vec<u8>, c_int> {
+    const STEP: usize = 64 * 1024;
     let _errno = Errno::kept();
     // SAFETY: a path that ends in NUL.
     let file =
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
-        let error = error();
-        return (error != libc::ENOENT && error != libc::ENOTDIR).then(|| format!("cannot be read: error {error}"));
+        return Err(error());
     }
-    let mut text = vec![0; MOST];
-    let mut used = 0;
-    while used < MOST {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        let used = bytes.len();
+        bytes.resize(used + STEP.min(most - used), 0);
+        let room = &mut bytes[used..];
         // SAFETY: room for so many bytes.
-        let read = unsafe { libc::syscall(libc::SYS_read, file, text[used..].as_mut_ptr(), MOST - used) };
-        match read {
-            1.. => used += read as usize,
-            _ if read < 0 && error() == libc::EINTR => {}
-            _ => break,
+        let read = unsafe { libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len()) };
+        bytes.truncate(used + usize::try_from(read).unwrap_or(0));
+        if read == 0 || read < 0 && error() != libc::EINTR {
+            break;
         }
     }
     // SAFETY: the descriptor that was just opened, and is nobody else's.
     unsafe { libc::syscall(libc::SYS_close, file) };
-    text.truncate(used);
-    Some(String::from_utf8_lossy(&text).into_owned())
+    Ok(bytes)
 }
 
 unsafe extern "C" {
@@ -193,6 +202,30 @@ pub fn now() -> f64 {
     // SAFETY: a place to write the time to.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Nanoseconds on a clock that only goes forward, and is the same for all processes of the machine.
+pub fn nanoseconds() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place to write the time to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sleeps until about then. The kernel wakes a thread some 60 µs late, so the last of it is spent yielding.
+pub fn sleep_until(until: u64, now: u64) {
+    const LATE: u64 = 70_000;
+    let _errno = Errno::kept();
+    if until > now + LATE {
+        let length = until - now - LATE;
+        let length =
+            libc::timespec { tv_sec: (length / 1_000_000_000) as i64, tv_nsec: (length % 1_000_000_000) as i64 };
+        // SAFETY: a length of time. A signal may end it early; the caller looks again.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const length, 0) };
+    } else {
+        // SAFETY: gives the processor to another thread; no arguments.
+        unsafe { libc::sched_yield() };
+    }
 }
 
 #[cfg(test)]

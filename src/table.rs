@@ -61,6 +61,7 @@ mod generated {
     /// What every generated function needs.
     mod prelude {
         pub use std::mem::transmute;
+        pub use std::ptr::null_mut;
 
         pub(super) use crate::driver::Stream;
         pub(super) use crate::entry::{self, Door};

@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{DRIVER, NVML, Real};
 use crate::abi::cuda::*;
-use crate::abi::nvml::{self, NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDevice_t, nvmlProcessInfo_t};
+use crate::abi::nvml::{
+    self, NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessDetailList_t,
+    nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
+};
 use crate::resolve::elf;
 
 /// A function by its name in a library.
@@ -76,6 +79,7 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuCtxGetDevice(device: *mut CUdevice);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+    fn cuDeviceGetCount(count: *mut c_int);
     fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice);
     fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
@@ -84,6 +88,11 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+    fn cuCtxPushCurrent_v2(context: CUcontext);
+    fn cuCtxPopCurrent_v2(context: *mut CUcontext);
+    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
     fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
     fn cuDeviceGraphMemTrim(device: CUdevice);
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
@@ -92,11 +101,19 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuMipmappedArrayGetMemoryRequirements(
         needs: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUmipmappedArray, device: CUdevice,
     );
-    fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel);
+    fn cuKernelGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
+    fn cuLibraryGetKernelCount(count: *mut c_uint, library: CUlibrary);
+    fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode);
     fn cuModuleUnload(module: CUmodule);
     fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint);
+    fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventQuery(event: CUevent);
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1);
+    fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS);
     fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph);
     fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
 }
@@ -105,9 +122,39 @@ functions! { NVML, nvml, NVML_ERROR_FUNCTION_NOT_FOUND;
     fn nvmlInit_v2();
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut nvmlDevice_t);
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
+    fn nvmlDeviceGetComputeRunningProcesses(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_v1_t,
+    );
+    fn nvmlDeviceGetComputeRunningProcesses_v2(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
     fn nvmlDeviceGetComputeRunningProcesses_v3(
         device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
     );
+    fn nvmlDeviceGetGraphicsRunningProcesses(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_v1_t,
+    );
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
+    fn nvmlDeviceGetMPSComputeRunningProcesses(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_v1_t,
+    );
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+        device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_t,
+    );
+    fn nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t);
+    fn nvmlDeviceGetProcessUtilization(
+        device: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, since: u64,
+    );
+    fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t);
+    fn nvmlDeviceGetMemoryLimits_v1(device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t);
 }
 
 /// Runs something that would break a capture of this thread's, or of any thread's in global mode, in the mode in which it

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Slice;
 use super::slice::{BLOCK, Hold};
@@ -57,6 +58,7 @@ static BLOCKS: Guarded<Map<u32>> = Guarded::new(HashMap::with_hasher(BuildHasher
 /// In a forked child: nothing of the parent's is its own.
 pub fn forget_the_parent() {
     ENTRIES.renew(HashMap::default());
+    MOVED.renew(HashMap::default());
     BLOCKS.renew(HashMap::default());
     VMM.renew(Vmm::new());
 }
@@ -91,6 +93,44 @@ pub fn keep_whole(hold: Hold, slice: &'static Slice, context: CUcontext, handle:
 pub fn keep_beside(hold: Hold, slice: &'static Slice, context: CUcontext, address: u64, bytes: u64) {
     hold.keep_beside(bytes);
     put(address, Entry { slice, context: context as usize, kind: Kind::Beside(bytes) });
+}
+
+/// Managed memory that is to go to another GPU, and the room for it there.
+pub struct Moved {
+    pub hold: Hold,
+    pub slice: &'static Slice,
+    pub base: u64,
+    pub bytes: u64,
+}
+
+/// What managed memory takes on GPUs that it was moved to, beside the one that it was made on: by its address.
+static MOVED: Guarded<Map<Vec<(&'static Slice, u64)>>> = Guarded::new(HashMap::with_hasher(BuildHasherDefault::new()));
+
+/// Whether there is any, so that other frees need not look.
+static ANY_MOVED: AtomicBool = AtomicBool::new(false);
+
+/// It was moved.
+pub fn keep_moved(moved: Moved) {
+    ANY_MOVED.store(true, Ordering::Release);
+    moved.hold.keep_beside(moved.bytes);
+    MOVED.with(|all| all.entry(moved.base).or_default().push((moved.slice, moved.bytes)));
+}
+
+/// Whether an allocation is charged to a slice already: it was made there, or moved there before.
+pub fn is_charged(address: u64, slice: &Slice) -> bool {
+    let made = ENTRIES.with(|entries| entries.get(&address).is_some_and(|entry| std::ptr::eq(entry.slice, slice)));
+    made || MOVED
+        .with(|all| all.get(&address).is_some_and(|there| there.iter().any(|(other, _)| std::ptr::eq(*other, slice))))
+}
+
+/// It was freed.
+pub fn refund_moved(address: u64) {
+    if !ANY_MOVED.load(Ordering::Acquire) {
+        return;
+    }
+    for (slice, bytes) in MOVED.with(|all| all.remove(&address)).into_iter().flatten() {
+        slice.refund_beside(bytes);
+    }
 }
 
 /// Puts an entry back that the driver did not free after all.
@@ -128,12 +168,15 @@ impl Entry {
 
 /// The context is gone, and all that lived in it.
 pub fn refund_context(context: CUcontext) {
-    let gone: Vec<Entry> = ENTRIES.with(|entries| {
+    let gone: Vec<(u64, Entry)> = ENTRIES.with(|entries| {
         let numbers: Vec<u64> =
             entries.iter().filter(|(_, entry)| entry.context == context as usize).map(|(number, _)| *number).collect();
-        numbers.iter().filter_map(|number| entries.remove(number)).collect()
+        numbers.iter().filter_map(|number| Some((*number, entries.remove(number)?))).collect()
     });
-    gone.into_iter().for_each(Entry::refund);
+    for (number, entry) in gone {
+        entry.refund();
+        refund_moved(number);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ virtual memory

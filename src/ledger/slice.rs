@@ -5,11 +5,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use ration_contract::Settings;
-use ration_region::{Gpu, Member, Region};
+use ration_policy::Share;
+use ration_region::{Compute, Gpu, Member, Region};
 
-use super::{Changing, pools, truth};
+use super::heap::Heaps;
+use super::{Changing, native, pools, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice, CUuuid};
 use crate::driver::calls;
+use crate::pace::Pace;
 use crate::thread::Guarded;
 use crate::{log, sys};
 
@@ -29,9 +32,13 @@ pub struct Slice {
     pub uuid: [u8; 16],
     /// What the GPU has.
     pub total: u64,
-    /// What the container may have of it.
-    pub cap: u64,
+    /// The version of its instructions: ten times the major plus the minor number.
+    pub sm: u32,
+    /// Whether the container's other processes are held to the limit together with this one.
+    pub is_shared: bool,
     member: Member,
+    /// What the settings say that the container may have of it.
+    asked: u64,
     /// What is known of by its call: the parts of what NVML says this process holds.
     counted: AtomicU64,
     /// What is not: contexts, code, local memory. Learned from NVML, as the rest of what it says.
@@ -46,19 +53,18 @@ pub struct Slice {
     local: Guarded<BTreeMap<usize, u64>>,
     /// How many threads that is.
     threads: u64,
-    /// What is charged for a heap that was asked for and is not there yet.
-    pub heap: AtomicU64,
+    /// Heaps of kernels, by context.
+    pub heaps: Heaps,
     /// What a context was seen to take.
     context: AtomicU64,
+    /// When its launches may go.
+    pub pace: Pace,
 }
 
 /// What a context takes at most, where none has been seen yet. On an H200 it is 518 MiB.
 const CONTEXT: u64 = 640 << 20;
 /// Local memory that every context comes with.
 const LOCAL: u64 = 1024;
-/// The heap that every context comes with, and what a larger one takes besides its size: 142 MiB on an H200.
-const HEAP: u64 = 8 << 20;
-const HEAP_BESIDES: u64 = 144 << 20;
 
 /// There is no more to be had.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,29 +73,36 @@ pub struct Full;
 impl Slice {
     /// `None`: the driver does not say enough about the device, try again later. `Some(None)`: it has no limit.
     pub fn make(device: CUdevice, settings: &Settings, changing: &Changing) -> Option<Option<Slice>> {
-        let mut uuid = CUuuid::default();
+        let uuid = uuid(device)?;
         let mut total = 0usize;
-        // SAFETY: places to write to.
-        let answers = unsafe {
-            let told = calls::cuDeviceGetUuid_v2(&raw mut uuid, device);
-            let told = if told == 0 { told } else { calls::cuDeviceGetUuid(&raw mut uuid, device) };
-            [told, calls::cuDeviceTotalMem_v2(&raw mut total, device)]
-        };
-        if answers != [cuda::CUDA_SUCCESS; 2] {
+        // SAFETY: a place to write to.
+        if unsafe { calls::cuDeviceTotalMem_v2(&raw mut total, device) } != cuda::CUDA_SUCCESS {
             return None;
         }
-        let uuid = uuid.bytes.map(|byte| byte as u8);
         let index = u32::try_from(device).ok()?;
-        let Some(amount) = settings.memory.for_gpu(index, &uuid) else { return Some(None) };
+        let memory = settings.memory.for_gpu(index, &uuid);
+        let limit = settings.compute_limit.for_gpu(index, &uuid).map(|limit| Share::from_ppm(limit.ppm()));
+        if memory.is_none() && limit.is_none() {
+            return Some(None);
+        }
         let total = total as u64;
-        let cap = amount.bytes(total);
+        let asked = memory.map_or(total, |amount| amount.bytes(total));
+        // Where the driver holds the container to a limit of its own, the smaller of the two is what there is.
+        let native = truth::handle_of(device, &uuid).and_then(native::cap);
+        let cap = native.map_or(asked, |native| native.min(asked));
+        if cap < asked {
+            log::info!("GPU {device}: the driver's own limit of {cap} bytes is less than the {asked} that were set");
+        }
         let gpu = Gpu { uuid, total };
+        let (member, is_shared) = join(&gpu, settings, cap)?;
         let slice = Slice {
             device,
             uuid,
             total,
-            cap,
-            member: join(&gpu, settings, cap)?,
+            sm: sm(device),
+            asked: cap,
+            is_shared,
+            member,
             counted: AtomicU64::new(0),
             uncounted: AtomicI64::new(0),
             stale: AtomicU32::new(1),
@@ -97,27 +110,48 @@ impl Slice {
             looked: AtomicU64::new(0),
             local: Guarded::new(BTreeMap::new()),
             threads: threads(device),
-            heap: AtomicU64::new(0),
+            heaps: Heaps::new(),
             context: AtomicU64::new(CONTEXT),
+            pace: Pace::new(limit.is_some_and(|limit| !limit.is_whole())),
         };
+        if let Some(limit) = limit {
+            slice.compute().begin_with_limit(limit);
+        }
         slice.learn(changing);
         Some(Some(slice))
     }
 
+    /// What the container may have: what the region says, where its first process has written it and others may change it.
+    pub fn cap(&self) -> u64 {
+        self.member.cap().unwrap_or(self.asked)
+    }
+
+    /// The container's account of GPU time.
+    pub fn compute(&self) -> Compute<'_> {
+        self.member.compute()
+    }
+
     /// Takes bytes out of what is left, or says that there are none, after all that can be done about it.
+    ///
+    /// The last little is for small pieces and for code, so that a program which has filled its slice can still do something.
     pub fn reserve(&'static self, bytes: u64, changing: &Changing) -> Result<Hold, Full> {
+        let keep_free = if bytes <= BLOCK { 0 } else { (self.cap() / 128).min(32 << 20) };
+        self.reserve_within(bytes, keep_free, changing)
+    }
+
+    /// The same, down to the last byte.
+    pub fn reserve_last(&'static self, bytes: u64, changing: &Changing) -> Result<Hold, Full> {
+        self.reserve_within(bytes, 0, changing)
+    }
+
+    fn reserve_within(&'static self, bytes: u64, keep_free: u64, changing: &Changing) -> Result<Hold, Full> {
         self.look_again(changing);
-        if self.try_reserve(bytes) {
+        let fits = || bytes == 0 || self.member.reserve_within(bytes, keep_free).is_ok();
+        if fits() {
             return Ok(Hold { slice: self, bytes });
         }
         self.relieve(changing);
-        if self.try_reserve(bytes) { Ok(Hold { slice: self, bytes }) } else { Err(Full) }
-    }
-
-    fn try_reserve(&self, bytes: u64) -> bool {
-        // The last little is for small pieces, so that a program which has filled its slice can still do something.
-        let keep_free = if bytes <= BLOCK { 0 } else { (self.cap / 128).min(32 << 20) };
-        self.member.reserve_within(bytes, keep_free).is_ok()
+        if fits() { Ok(Hold { slice: self, bytes }) } else { Err(Full) }
     }
 
     /// Makes room: what dead processes held, what pools keep without using it, what was believed to be held and is not.
@@ -139,8 +173,21 @@ impl Slice {
             // memory before the new one could begin.
             let replaced = dead.pid == me
                 || self.member.others().any(|other| other.pid == dead.pid && other.namespace == dead.namespace);
-            replaced || truth::has_let_go(self, dead.pid)
+            let number = dead.driver_pid.unwrap_or(dead.pid);
+            replaced || truth::has_let_go(self, number)
         });
+    }
+
+    /// A context is about to be made: afterwards it is known by which number NVML knows this process.
+    pub fn before_context(&self) -> Option<Vec<u32>> {
+        truth::before_context(self)
+    }
+
+    /// It was made.
+    pub fn after_context(&self, before: Option<&[u32]>) {
+        if let Some(number) = before.and_then(|before| truth::after_context(self, before)) {
+            self.member.set_driver_pid(number);
+        }
     }
 
     /// What making a context may take.
@@ -178,13 +225,9 @@ impl Slice {
         self.local.with(|local| local.remove(&(context as usize)));
     }
 
-    /// What is charged for a heap of so many bytes, until it is there.
-    pub fn heap_charge(&self, bytes: u64) -> u64 {
-        if bytes > HEAP { in_blocks(bytes).saturating_add(HEAP_BESIDES) } else { 0 }
-    }
-
     /// Brings what is believed up to date, whatever that takes: the program is about to be told.
     pub fn look_closely(&self, changing: &Changing) {
+        self.reap();
         if self.stale.load(Ordering::Relaxed) != 0 {
             self.learn(changing);
         }
@@ -234,9 +277,10 @@ impl Slice {
     /// something, nobody knows what the figure means, and nothing is learned this time.
     pub fn learn(&self, changing: &Changing) {
         for _ in 0..3 {
-            let Some((truth, counted)) =
-                changing.alone(|| Some((truth::of_this_process(self)?, self.counted.load(Ordering::Acquire))))
-            else {
+            let Some((truth, counted)) = changing.alone(|| {
+                let counted = self.counted.load(Ordering::Acquire);
+                Some((truth::of_this_process(self, counted > 0)?, counted))
+            }) else {
                 continue;
             };
             self.stale.store(0, Ordering::Release);
@@ -244,12 +288,7 @@ impl Slice {
             let change = uncounted - self.uncounted.swap(uncounted, Ordering::AcqRel);
             if change > 0 {
                 self.member.charge(change as u64);
-                // So large a step is the heap, which is charged already.
-                let heap = self.heap.load(Ordering::Acquire);
-                if heap > 0 && change as u64 >= heap - HEAP_BESIDES {
-                    self.heap.store(0, Ordering::Release);
-                    self.member.refund(heap);
-                }
+                self.member.refund(self.heaps.came(change as u64));
             } else {
                 self.member.refund(change.unsigned_abs());
             }
@@ -259,15 +298,41 @@ impl Slice {
     }
 }
 
+fn attribute(device: CUdevice, attribute: cuda::CUdevice_attribute) -> u32 {
+    let mut value = 0;
+    // SAFETY: a place to write to.
+    unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    u32::try_from(value).unwrap_or(0)
+}
+
 /// How many threads a device can hold at a time.
 fn threads(device: CUdevice) -> u64 {
-    let get = |attribute| {
-        let mut value = 0;
-        // SAFETY: a place to write to.
-        unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        value.max(0) as u64
+    let each = attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    u64::from(attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)) * u64::from(each)
+}
+
+/// The version of a device's instructions.
+fn sm(device: CUdevice) -> u32 {
+    let major = attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    10 * major + attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+}
+
+fn uuid(device: CUdevice) -> Option<[u8; 16]> {
+    let mut uuid = CUuuid::default();
+    // SAFETY: a place to write to.
+    let told = unsafe {
+        let told = calls::cuDeviceGetUuid_v2(&raw mut uuid, device);
+        if told == cuda::CUDA_SUCCESS { told } else { calls::cuDeviceGetUuid(&raw mut uuid, device) }
     };
-    get(cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * get(cuda::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)
+    (told == cuda::CUDA_SUCCESS).then(|| uuid.bytes.map(|byte| byte as u8))
+}
+
+/// The GPUs that the process sees, in the order in which it counts them.
+pub fn gpus() -> Vec<[u8; 16]> {
+    let mut count = 0;
+    // SAFETY: a place to write to.
+    unsafe { calls::cuDeviceGetCount(&raw mut count) };
+    (0..count).map_while(uuid).collect()
 }
 
 /// What the container is called.
@@ -275,18 +340,19 @@ pub fn name(settings: &Settings) -> String {
     settings.name.clone().unwrap_or_else(derived_name)
 }
 
-fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<Member> {
+/// A place in the container, and whether others can have one there.
+fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, bool)> {
     let name = name(settings);
     for dir in super::directory(settings) {
         match Region::open(Path::new(&dir), gpu) {
             Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
-                Ok(member) => return Some(member),
+                Ok(member) => return Some((member, true)),
                 Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
             },
             Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
         }
     }
-    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok()
+    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, false))
 }
 
 /// The same for all processes of a container: what they see of the file system is one and the same thing.

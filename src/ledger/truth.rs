@@ -3,9 +3,10 @@
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use super::Slice;
+use crate::abi::cuda::CUdevice;
 use crate::abi::nvml::{NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, nvmlDevice_t, nvmlProcessInfo_t};
 use crate::driver::calls;
 
@@ -14,9 +15,13 @@ static HANDLES: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(null_mut()) }; 64]
 /// 0: not tried, 1: there, 2: not there.
 static READY: AtomicU8 = AtomicU8::new(0);
 
-/// NVML's handle for the slice's GPU. `None`: the machine has no NVML, or it does not know the GPU.
 fn handle(slice: &Slice) -> Option<nvmlDevice_t> {
-    let word = HANDLES.get(usize::try_from(slice.device).ok()?)?;
+    handle_of(slice.device, &slice.uuid)
+}
+
+/// NVML's handle for a GPU. `None`: the machine has no NVML, or it does not know the GPU.
+pub fn handle_of(device: CUdevice, uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
+    let word = HANDLES.get(usize::try_from(device).ok()?)?;
     let known = word.load(Ordering::Acquire);
     if !known.is_null() {
         return Some(known.cast());
@@ -29,7 +34,7 @@ fn handle(slice: &Slice) -> Option<nvmlDevice_t> {
     if READY.load(Ordering::Acquire) != 1 {
         return None;
     }
-    let name = CString::new(uuid_text(&slice.uuid)).ok()?;
+    let name = CString::new(uuid_text(uuid)).ok()?;
     let mut found: nvmlDevice_t = null_mut();
     // SAFETY: a name that ends in NUL, and a place to write to.
     if unsafe { calls::nvmlDeviceGetHandleByUUID(name.as_ptr(), &raw mut found) } != NVML_SUCCESS {
@@ -71,15 +76,63 @@ fn processes(slice: &Slice) -> Option<Vec<nvmlProcessInfo_t>> {
     None
 }
 
-/// What this process holds of the slice's GPU, its contexts and all included.
-pub fn of_this_process(slice: &Slice) -> Option<u64> {
+/// By which number NVML was seen to know this process; 0: not seen yet.
+///
+/// Drivers of today number processes as the caller's PID namespace does. Others give the machine's own numbers, which a
+/// process in a container cannot know; then it is the one that came into the list with its first context.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child, which has another.
+pub fn forget_the_parent() {
+    NUMBER.store(0, Ordering::Release);
+}
+
+fn own_number() -> u32 {
     // SAFETY: takes nothing and always succeeds.
-    let me = unsafe { libc::getpid() } as u32;
+    unsafe { libc::getpid() as u32 }
+}
+
+/// What this process holds of the slice's GPU, its contexts and all included. `holds`: it is known to hold something. `None`:
+/// nobody knows.
+pub fn of_this_process(slice: &Slice, holds: bool) -> Option<u64> {
     let processes = processes(slice)?;
-    // Not in the list: it holds nothing yet.
-    let mine = processes.iter().find(|process| process.pid == me).map_or(0, |process| process.usedGpuMemory);
+    let known = NUMBER.load(Ordering::Acquire);
+    let me = if known == 0 { own_number() } else { known };
+    let mine = match processes.iter().find(|process| process.pid == me) {
+        Some(process) => {
+            NUMBER.store(me, Ordering::Release);
+            process.usedGpuMemory
+        }
+        // It was in the list before, or nothing says that it should be: it holds nothing now.
+        None if known != 0 || !holds => 0,
+        None => return None,
+    };
     // All ones: the driver does not tell.
     (mine != u64::MAX).then_some(mine)
+}
+
+/// Who was in NVML's list before this process's first context was made. `None`: it is known by which number it is there.
+pub fn before_context(slice: &Slice) -> Option<Vec<u32>> {
+    let unknown = NUMBER.load(Ordering::Acquire) == 0;
+    Some(processes(slice).filter(|_| unknown)?.iter().map(|process| process.pid).collect())
+}
+
+/// The context is there. Returns the number by which NVML knows this process, if that is another than its own.
+pub fn after_context(slice: &Slice, before: &[u32]) -> Option<u32> {
+    let processes = processes(slice)?;
+    let me = own_number();
+    if processes.iter().any(|process| process.pid == me) {
+        NUMBER.store(me, Ordering::Release);
+        return None;
+    }
+    let mut new = processes.iter().map(|process| process.pid).filter(|pid| !before.contains(pid));
+    let only = new.next()?;
+    // If others came at the same moment, nobody can tell which one it is.
+    if new.next().is_some() {
+        return None;
+    }
+    NUMBER.store(only, Ordering::Release);
+    Some(only)
 }
 
 /// Whether the driver has let go of what a process held that is known to be dead.

@@ -1,35 +1,54 @@
-//! Contexts, code and limits: what the driver takes for them is learned, because no call tells it.
+//! Contexts and their limits: what the driver takes for them is learned, because no call tells it.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
 
-use super::memory::{REFUSED, here};
+use super::code::is_eager;
+use super::memory::{REFUSED, forget_contexts, here};
 use super::{Call, Outcome, launches};
 use crate::abi::cuda::*;
 use crate::driver::calls;
-use crate::ledger::{self, Changing, Slice, book};
+use crate::ledger::{self, Changing, Slice, book, code};
 
-/// `cuInit`: where the settings cannot be understood, this is as far as a program gets.
+/// `cuInit`: where the settings cannot be understood or kept, this is as far as a program gets.
 pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
-    if ledger::is_refusing() { Outcome::Refused(CUDA_ERROR_NOT_PERMITTED) } else { Outcome::Done(call.driver()) }
+    const NO: Outcome = Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
+    if ledger::is_refusing() {
+        return NO;
+    }
+    let result = call.driver();
+    if result == CUDA_SUCCESS {
+        ledger::check(&ledger::changing());
+    }
+    if ledger::is_refusing() { NO } else { Outcome::Done(result) }
 }
 
 /// Asks for something that takes memory of a size that only the driver knows: so much at most.
-fn learned(call: &mut Call<'_>, slice: &'static Slice, at_most: u64, changing: &Changing) -> Outcome {
+fn learned(slice: &'static Slice, at_most: u64, changing: &Changing, driver: impl FnOnce() -> CUresult) -> Outcome {
     let Ok(hold) = slice.reserve(at_most, changing) else { return REFUSED };
-    let result = call.driver();
+    let result = driver();
     hold.learn(changing);
     Outcome::Done(result)
 }
 
 /// A context of a device: `cuCtxCreate` and all that is like it.
 pub unsafe fn create(call: &mut Call<'_>, device: CUdevice) -> Outcome {
+    launches::there_are_several_contexts();
+    made(call, device)
+}
+
+fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     let changing = ledger::changing();
     match ledger::of(device, &changing) {
         Some(slice) => {
             let before = slice.uncounted();
-            let outcome = learned(call, slice, slice.context_at_most(), &changing);
+            let code = if is_eager() { code::eager(slice) } else { 0 };
+            let outcome = learned(slice, slice.context_at_most() + code, &changing, || {
+                let listed = slice.before_context();
+                let result = call.driver();
+                slice.after_context(listed.as_deref());
+                result
+            });
             slice.context_took(slice.uncounted() - before);
             outcome
         }
@@ -49,16 +68,26 @@ pub unsafe fn retain(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     if primary_is_active(device) {
         return Outcome::Done(call.driver());
     }
-    // SAFETY: as the caller's.
-    unsafe { create(call, device) }
+    if ledger::all().any(|slice| slice.device != device) {
+        launches::there_are_several_contexts();
+    }
+    made(call, device)
+}
+
+/// A context may be about to go: nobody looks at our events in it any more.
+fn goes(context: CUcontext) {
+    ledger::all().for_each(|slice| slice.pace.forget_context(slice, context));
 }
 
 /// A context is gone, and all that lived in it.
 fn gone(context: CUcontext, changing: &Changing) {
+    forget_contexts();
     book::refund_context(context);
+    code::forget_context(context);
     launches::forget_all();
     for slice in ledger::all() {
         slice.forget_local(context);
+        slice.forget_heap(context);
         slice.is_to_be_learned();
         slice.learn(changing);
     }
@@ -67,6 +96,7 @@ fn gone(context: CUcontext, changing: &Changing) {
 /// `cuCtxDestroy` and its like.
 pub unsafe fn destroy(call: &mut Call<'_>, context: CUcontext) -> Outcome {
     let changing = ledger::changing();
+    goes(context);
     let result = call.driver();
     if result == CUDA_SUCCESS {
         gone(context, &changing);
@@ -87,38 +117,14 @@ pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
             }
         }
     }
+    if !primary.is_null() {
+        goes(primary);
+    }
     let result = call.driver();
-    if result == CUDA_SUCCESS && !primary.is_null() {
-        // A reset keeps the context alive for those who hold it, and empty.
+    // With references left, a release leaves it as it is.
+    if result == CUDA_SUCCESS && !primary.is_null() && !primary_is_active(device) {
         gone(primary, &changing);
     }
-    Outcome::Done(result)
-}
-
-/// Code is loaded: its variables and instructions take memory of the GPU, now or when it is first used.
-pub unsafe fn load_module(call: &mut Call<'_>, module: *mut CUmodule) -> Outcome {
-    let changing = ledger::changing();
-    let Some((slice, _)) = here(&changing) else { return Outcome::Done(call.driver()) };
-    let result = call.driver();
-    if result == CUDA_SUCCESS {
-        slice.is_to_be_learned();
-        slice.learn(&changing);
-        if slice.used() > slice.cap {
-            // SAFETY: the module that the driver has just made, which the program has not seen.
-            unsafe { calls::cuModuleUnload(*module) };
-            slice.is_to_be_learned();
-            slice.learn(&changing);
-            return REFUSED;
-        }
-    }
-    Outcome::Done(result)
-}
-
-/// Code is loaded or unloaded in a way that takes or gives memory at some later time.
-pub unsafe fn other_code(call: &mut Call<'_>) -> Outcome {
-    let _changing = ledger::changing();
-    let result = call.driver();
-    ledger::all().for_each(Slice::is_to_be_learned);
     Outcome::Done(result)
 }
 
@@ -128,7 +134,7 @@ pub unsafe fn set_limit(call: &mut Call<'_>, limit: CUlimit, value: usize) -> Ou
     let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
     match limit {
         CU_LIMIT_STACK_SIZE => {
-            let outcome = learned(call, slice, slice.local_growth(context, value as u64), &changing);
+            let outcome = learned(slice, slice.local_growth(context, value as u64), &changing, || call.driver());
             if outcome == Outcome::Done(CUDA_SUCCESS) {
                 // What kernels had made it grow to is given back, and they may make it grow again.
                 slice.set_local(context, value as u64);
@@ -136,7 +142,7 @@ pub unsafe fn set_limit(call: &mut Call<'_>, limit: CUlimit, value: usize) -> Ou
             }
             outcome
         }
-        CU_LIMIT_MALLOC_HEAP_SIZE => heap(call, slice, value as u64, &changing),
+        CU_LIMIT_MALLOC_HEAP_SIZE => heap(call, slice, context, value as u64, &changing),
         _ => {
             slice.is_to_be_learned();
             Outcome::Done(call.driver())
@@ -144,17 +150,12 @@ pub unsafe fn set_limit(call: &mut Call<'_>, limit: CUlimit, value: usize) -> Ou
     }
 }
 
-/// The driver makes the heap when a kernel that uses it is launched, which cannot be foreseen then. So it is charged when it
-/// is asked for.
-fn heap(call: &mut Call<'_>, slice: &'static Slice, value: u64, changing: &Changing) -> Outcome {
-    let wanted = slice.heap_charge(value);
-    let before = slice.heap.load(Ordering::Acquire);
-    let Ok(hold) = slice.reserve(wanted.saturating_sub(before), changing) else { return REFUSED };
+/// The heap is charged when it is asked for, because nobody can tell which launch will make it.
+fn heap(call: &mut Call<'_>, slice: &'static Slice, context: CUcontext, value: u64, changing: &Changing) -> Outcome {
+    let Some(change) = slice.foresee_heap(context, value, changing) else { return REFUSED };
     let result = call.driver();
     if result == CUDA_SUCCESS {
-        hold.keep_beside(wanted.saturating_sub(before));
-        slice.heap.store(wanted, Ordering::Release);
-        slice.refund_beside(before.saturating_sub(wanted));
+        change.done();
     }
     Outcome::Done(result)
 }

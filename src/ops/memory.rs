@@ -1,10 +1,11 @@
 //! Device memory by address, managed memory, arrays, and virtual memory.
 
 use std::ffi::{c_uint, c_ulonglong};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::{Call, Outcome};
 use crate::abi::cuda::*;
-use crate::driver::{Place, calls};
+use crate::driver::{self, Place, Stream, calls};
 use crate::ledger::book::{self, Entry};
 use crate::ledger::slice::in_blocks;
 use crate::ledger::{self, Changing, Slice};
@@ -12,10 +13,65 @@ use crate::ledger::{self, Changing, Slice};
 /// What a program is told that asks for more than its slice has: nothing else says to all of them "free something".
 pub const REFUSED: Outcome = Outcome::Refused(CUDA_ERROR_OUT_OF_MEMORY);
 
-/// The slice of the current context's GPU, and that context.
+/// Contexts whose devices are known, which never change. An entry is written once, its context last.
+static CONTEXTS: [(AtomicUsize, AtomicI32); 16] = [const { (AtomicUsize::new(0), AtomicI32::new(0)) }; 16];
+
+/// The slice of the current context's GPU, and that context, which is asked for and not remembered: programs switch.
 pub fn here(changing: &Changing) -> Option<(&'static Slice, CUcontext)> {
+    let context = driver::current_context()?;
+    for (known, device) in &CONTEXTS {
+        match known.load(Ordering::Acquire) {
+            0 => break,
+            known if known == context as usize => {
+                return Some((ledger::of(device.load(Ordering::Relaxed), changing)?, context));
+            }
+            _ => {}
+        }
+    }
     let place = Place::current()?;
+    remember(place);
     Some((ledger::of(place.device, changing)?, place.context))
+}
+
+/// The slice of the GPU of a stream's context, which need not be the current one: memory that is asked for in a stream is of
+/// its device.
+pub fn there(stream: Stream, changing: &Changing) -> Option<&'static Slice> {
+    let context = stream.context()?;
+    for (known, device) in &CONTEXTS {
+        match known.load(Ordering::Acquire) {
+            0 => break,
+            known if known == context as usize => return ledger::of(device.load(Ordering::Relaxed), changing),
+            _ => {}
+        }
+    }
+    let mut pushed: CUcontext = std::ptr::null_mut();
+    // SAFETY: a context that lives, made current for one question, and a place to write to.
+    let place = unsafe {
+        if calls::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS {
+            return None;
+        }
+        let place = Place::current();
+        calls::cuCtxPopCurrent_v2(&raw mut pushed);
+        place?
+    };
+    remember(place);
+    ledger::of(place.device, changing)
+}
+
+fn remember(place: Place) {
+    const WRITING: usize = 1;
+    for (known, device) in &CONTEXTS {
+        if known.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            device.store(place.device, Ordering::Relaxed);
+            known.store(place.context as usize, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// A context is gone, and another with the same handle may be of another device; or this is a forked child, which has none.
+pub fn forget_contexts() {
+    CONTEXTS.iter().for_each(|(known, _)| known.store(0, Ordering::Release));
 }
 
 /// Asks the driver for device memory of a size that is known before, and keeps it at the address that it gave.
@@ -99,6 +155,9 @@ fn free_number(call: &mut Call<'_>, number: u64) -> Outcome {
         } else {
             book::put(number, entry);
         }
+    }
+    if result == CUDA_SUCCESS {
+        book::refund_moved(number);
     }
     Outcome::Done(result)
 }
@@ -258,7 +317,8 @@ pub unsafe fn mipmap_destroy(call: &mut Call<'_>, array: CUmipmappedArray) -> Ou
 fn destroyed(call: &mut Call<'_>, array: u64) -> Outcome {
     let outcome = free_number(call, array);
     let changing = ledger::changing();
-    if let Some((slice, _)) = here(&changing) {
+    // Whichever GPU it was on: a program may destroy it with another's context current.
+    for slice in ledger::all() {
         slice.is_to_be_learned();
         slice.learn(&changing);
     }

@@ -1,12 +1,11 @@
 //! Stream-ordered memory and the memory of graphs: what their pools have reserved is what counts.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_ulonglong};
+use std::ffi::c_ulonglong;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::memory::{REFUSED, here};
-use super::{Call, Outcome};
+use super::memory::{REFUSED, there};
+use super::{Call, Outcome, paced};
 use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
 use crate::ledger::pools::{self, STEP};
@@ -28,11 +27,11 @@ fn from(call: &mut Call<'_>, slice: &'static Slice, pool: CUmemoryPool, bytes: u
 
 fn alloc_async(call: &mut Call<'_>, bytes: usize, stream: Stream) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, _)) = here(&changing) else { return Outcome::Done(call.driver()) };
     // In a capture it becomes a node of a graph, and takes memory when that is launched.
     if stream.is_capturing() {
         return Outcome::Done(call.driver());
     }
+    let Some(slice) = there(stream, &changing) else { return Outcome::Done(call.driver()) };
     let mut pool: CUmemoryPool = null_mut();
     // SAFETY: a place to write to.
     if unsafe { calls::cuDeviceGetMemPool(&raw mut pool, slice.device) } != CUDA_SUCCESS {
@@ -53,13 +52,12 @@ pub unsafe fn alloc_ptsz(call: &mut Call<'_>, _to: *mut CUdeviceptr, bytes: usiz
 
 fn alloc_from(call: &mut Call<'_>, bytes: usize, pool: CUmemoryPool, stream: Stream) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, _)) = here(&changing) else { return Outcome::Done(call.driver()) };
     if stream.is_capturing() || pool.is_null() || IMPORTED.with(|imported| imported.contains_key(&(pool as usize))) {
         return Outcome::Done(call.driver());
     }
-    let slice_of_pool =
-        MADE.with(|made| made.get(&(pool as usize)).copied()).and_then(|device| ledger::of(device, &changing));
-    let slice = slice_of_pool.unwrap_or(slice);
+    // The pool says whose memory it is; neither the stream nor the current context does.
+    let slice = device_of(pool).and_then(|device| ledger::of(device, &changing));
+    let Some(slice) = slice else { return Outcome::Done(call.driver()) };
     from(call, slice, pool, bytes as u64, &changing)
 }
 
@@ -85,10 +83,32 @@ pub unsafe fn alloc_from_pool_ptsz(
     alloc_from(call, bytes, pool, Stream::given(stream, true))
 }
 
-/// The device of each pool that the program made.
+/// The device that a pool's memory is of: one that the program made, or the one that a device came with.
+fn device_of(pool: CUmemoryPool) -> Option<CUdevice> {
+    if let Some(device) = MADE.with(|made| made.get(&(pool as usize)).copied()) {
+        return Some(device);
+    }
+    let mut count = 0;
+    // SAFETY: a place to write to.
+    unsafe { calls::cuDeviceGetCount(&raw mut count) };
+    let device = (0..count).find(|device| {
+        let mut own: CUmemoryPool = null_mut();
+        // SAFETY: a place to write to.
+        let told = unsafe { calls::cuDeviceGetDefaultMemPool(&raw mut own, *device) };
+        told == CUDA_SUCCESS && own == pool
+    })?;
+    MADE.with(|made| made.insert(pool as usize, device));
+    Some(device)
+}
+
+/// The device of each pool that the program made, and of those that devices came with, once used. [`HOST`]: the
+/// host's memory.
 static MADE: Guarded<BTreeMap<usize, CUdevice>> = Guarded::new(BTreeMap::new());
 /// Pools that are another process's, who pays for them.
 static IMPORTED: Guarded<BTreeMap<usize, ()>> = Guarded::new(BTreeMap::new());
+
+/// No device: nobody's slice.
+const HOST: CUdevice = -1;
 
 /// `cuMemPoolCreate`
 pub unsafe fn create(call: &mut Call<'_>, to: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Outcome {
@@ -96,12 +116,10 @@ pub unsafe fn create(call: &mut Call<'_>, to: *mut CUmemoryPool, properties: *co
     // SAFETY: null, or the caller's description, which the driver has read too.
     let device = unsafe { properties.as_ref() }.map(|properties| properties.location);
     let device = device.filter(|location| location.type_ == CU_MEM_LOCATION_TYPE_DEVICE).map(|location| location.id);
-    if result == CUDA_SUCCESS
-        && let Some(device) = device
-    {
+    if result == CUDA_SUCCESS {
         // SAFETY: the driver has just written the handle there.
         let pool = unsafe { *to } as usize;
-        MADE.with(|made| made.insert(pool, device));
+        MADE.with(|made| made.insert(pool, device.unwrap_or(HOST)));
     }
     Outcome::Done(result)
 }
@@ -144,7 +162,8 @@ pub unsafe fn trim(call: &mut Call<'_>, _pool: CUmemoryPool, _keep: usize) -> Ou
 }
 
 /// Asks the driver for something after which pools may have let go of memory.
-fn refreshed(call: &mut Call<'_>) -> Outcome {
+pub fn refreshed(call: &mut Call<'_>) -> Outcome {
+    paced::before_wait();
     let result = call.driver();
     if pools::any() {
         // Pools may have let go of memory already: whoever learned from NVML meanwhile looks again.
@@ -175,136 +194,8 @@ pub unsafe fn synchronize_event(call: &mut Call<'_>, _event: CUevent) -> Outcome
     refreshed(call)
 }
 
-// --------------------------------------------------------------------------------------------------------- graphs
-
-/// Executable graphs that take memory when they are launched, and how much at most.
-static TAKING: Guarded<BTreeMap<usize, u64>> = Guarded::new(BTreeMap::new());
-/// Whether there are any, so that a launch of one without need not look.
-static ANY_TAKING: AtomicBool = AtomicBool::new(false);
-
-/// What the allocation nodes of a graph ask for, those of its child graphs included.
-fn bytes_of(graph: CUgraph, depth: u32) -> u64 {
-    let mut count = 0usize;
-    // SAFETY: the caller's graph, which it has just instantiated; first the number of nodes, then as many places.
-    let nodes = unsafe {
-        if depth > 8 || calls::cuGraphGetNodes(graph, null_mut(), &raw mut count) != CUDA_SUCCESS {
-            return 0;
-        }
-        let mut nodes: Vec<CUgraphNode> = vec![null_mut(); count];
-        if calls::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) != CUDA_SUCCESS {
-            return 0;
-        }
-        nodes.truncate(count);
-        nodes
-    };
-    let bytes = nodes.into_iter().map(|node| {
-        let mut kind = 0;
-        // SAFETY: a node of that graph, and places to write to.
-        unsafe {
-            if calls::cuGraphNodeGetType(node, &raw mut kind) != CUDA_SUCCESS {
-                return 0;
-            }
-            match kind {
-                CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                    let mut params = CUDA_MEM_ALLOC_NODE_PARAMS::default();
-                    let told = calls::cuGraphMemAllocNodeGetParams(node, &raw mut params);
-                    if told == CUDA_SUCCESS { params.bytesize as u64 } else { 0 }
-                }
-                CU_GRAPH_NODE_TYPE_GRAPH => {
-                    let mut child: CUgraph = null_mut();
-                    let told = calls::cuGraphChildGraphNodeGetGraph(node, &raw mut child);
-                    if told == CUDA_SUCCESS { bytes_of(child, depth + 1) } else { 0 }
-                }
-                _ => 0,
-            }
-        }
-    });
-    bytes.fold(0, u64::saturating_add)
-}
-
-fn instantiated(call: &mut Call<'_>, to: *mut CUgraphExec, graph: CUgraph) -> Outcome {
-    let result = call.driver();
-    if result == CUDA_SUCCESS {
-        let bytes = bytes_of(graph, 0);
-        if bytes > 0 {
-            // SAFETY: the driver has just written the handle there.
-            let exec = unsafe { *to } as usize;
-            TAKING.with(|taking| taking.insert(exec, bytes));
-            ANY_TAKING.store(true, Ordering::Release);
-        }
-    }
-    Outcome::Done(result)
-}
-
-/// `cuGraphInstantiate` and `cuGraphInstantiate_v2`
-pub unsafe fn instantiate(
-    call: &mut Call<'_>,
-    to: *mut CUgraphExec,
-    graph: CUgraph,
-    _error: *mut CUgraphNode,
-    _log: *mut c_char,
-    _size: usize,
-) -> Outcome {
-    instantiated(call, to, graph)
-}
-
-/// `cuGraphInstantiateWithFlags`
-pub unsafe fn instantiate_with_flags(
-    call: &mut Call<'_>,
-    to: *mut CUgraphExec,
-    graph: CUgraph,
-    _flags: c_ulonglong,
-) -> Outcome {
-    instantiated(call, to, graph)
-}
-
-/// `cuGraphInstantiateWithParams` and its per-thread form
-pub unsafe fn instantiate_with_params(
-    call: &mut Call<'_>,
-    to: *mut CUgraphExec,
-    graph: CUgraph,
-    _params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> Outcome {
-    instantiated(call, to, graph)
-}
-
-/// `cuGraphExecDestroy`
-pub unsafe fn exec_destroy(call: &mut Call<'_>, exec: CUgraphExec) -> Outcome {
-    let result = call.driver();
-    if ANY_TAKING.load(Ordering::Acquire) {
-        TAKING.with(|taking| taking.remove(&(exec as usize)));
-    }
-    Outcome::Done(result)
-}
-
-/// `cuGraphLaunch`, `cuGraphUpload` and their per-thread forms
-pub unsafe fn launch(call: &mut Call<'_>, exec: CUgraphExec, _stream: CUstream) -> Outcome {
-    if !ANY_TAKING.load(Ordering::Acquire) {
-        return Outcome::Done(call.driver());
-    }
-    let Some(bytes) = TAKING.with(|taking| taking.get(&(exec as usize)).copied()) else {
-        return Outcome::Done(call.driver());
-    };
-    let changing = ledger::changing();
-    let Some((slice, _)) = here(&changing) else { return Outcome::Done(call.driver()) };
-    let hold = slice.reserve(bytes.next_multiple_of(STEP), &changing);
-    if hold.is_err() && !pools::graphs_have_room(slice, bytes) {
-        return REFUSED;
-    }
-    let result = call.driver();
-    pools::settle_graphs(slice);
-    drop(hold);
-    Outcome::Done(result)
-}
-
-/// `cuDeviceGraphMemTrim`
-pub unsafe fn graph_trim(call: &mut Call<'_>, _device: CUdevice) -> Outcome {
-    refreshed(call)
-}
-
 /// In a forked child: none.
 pub fn forget_the_parent() {
     MADE.renew(BTreeMap::new());
     IMPORTED.renew(BTreeMap::new());
-    TAKING.renew(BTreeMap::new());
 }

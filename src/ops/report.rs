@@ -1,4 +1,8 @@
-//! What a program is told about memory: its slice, as if that were the GPU.
+//! What a program is told about its GPU: its slice, as if that were the whole. Here the memory; who uses it, and how busy
+//! they keep it, below.
+
+pub mod processes;
+pub mod utilization;
 
 use std::ffi::{CStr, c_char, c_uint};
 
@@ -7,9 +11,11 @@ use ration_contract::parse_uuid;
 use super::memory::here;
 use super::{Call, Outcome};
 use crate::abi::cuda::{CUDA_SUCCESS, CUdevice};
-use crate::abi::nvml::{NVML_SUCCESS, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
+use crate::abi::nvml::{
+    NVML_SUCCESS, nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlMemory_v2, nvmlMemory_v2_t,
+};
 use crate::driver::calls;
-use crate::ledger;
+use crate::ledger::{self, outside};
 
 /// Free and total of a slice with a limit and so much in use: no more than the GPU itself has free.
 fn of_slice((cap, used): (u64, u64), free: u64, total: u64) -> (u64, u64) {
@@ -29,7 +35,7 @@ pub unsafe fn info(call: &mut Call<'_>, free: *mut usize, total: *mut usize) -> 
         slice.look_closely(&changing);
         // SAFETY: the driver has just written both.
         unsafe {
-            let (f, t) = of_slice((slice.cap, slice.used()), *free as u64, *total as u64);
+            let (f, t) = of_slice((slice.cap(), slice.used()), *free as u64, *total as u64);
             (*free, *total) = (f as usize, t as usize);
         }
     }
@@ -47,7 +53,7 @@ pub unsafe fn info_32(call: &mut Call<'_>, free: *mut c_uint, total: *mut c_uint
     {
         // SAFETY: the driver has just written both.
         unsafe {
-            let (f, t) = of_slice((slice.cap, slice.used()), (*free).into(), slice.total);
+            let (f, t) = of_slice((slice.cap(), slice.used()), (*free).into(), slice.total);
             (*free, *total) = (f.min((*free).into()) as c_uint, t.min((*total).into()) as c_uint);
         }
     }
@@ -63,7 +69,7 @@ pub unsafe fn total(call: &mut Call<'_>, bytes: *mut usize, device: CUdevice) ->
         && !bytes.is_null()
     {
         // SAFETY: the driver has just written it.
-        unsafe { *bytes = (*bytes).min(slice.cap as usize) };
+        unsafe { *bytes = (*bytes).min(slice.cap() as usize) };
     }
     Outcome::Done(result)
 }
@@ -77,13 +83,13 @@ pub unsafe fn total_32(call: &mut Call<'_>, bytes: *mut c_uint, device: CUdevice
         && !bytes.is_null()
     {
         // SAFETY: the driver has just written it.
-        unsafe { *bytes = (*bytes).min(slice.cap.min(c_uint::MAX.into()) as c_uint) };
+        unsafe { *bytes = (*bytes).min(slice.cap().min(c_uint::MAX.into()) as c_uint) };
     }
     Outcome::Done(result)
 }
 
-/// The limit of the GPU that NVML calls by a handle, and what the container uses.
-fn by_handle(device: nvmlDevice_t, total: u64) -> Option<(u64, u64)> {
+/// The GPU that NVML calls by a handle. A part of one (MIG) has a name of another kind, and no slice.
+fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut name = [0 as c_char; 96];
     // SAFETY: the caller's handle, with which NVML has just succeeded, and room for a name, which ends in NUL.
     let name = unsafe {
@@ -92,7 +98,20 @@ fn by_handle(device: nvmlDevice_t, total: u64) -> Option<(u64, u64)> {
         }
         CStr::from_ptr(name.as_ptr())
     };
-    ledger::seen_from_outside(&parse_uuid(name.to_str().ok()?).ok()?, total)
+    parse_uuid(name.to_str().ok()?).ok()
+}
+
+/// What it has in all.
+fn total_of(device: nvmlDevice_t) -> u64 {
+    let mut memory = nvmlMemory_t::default();
+    // SAFETY: the caller's handle, with which NVML has just succeeded, and a place to write to.
+    unsafe { calls::nvmlDeviceGetMemoryInfo(device, &raw mut memory) };
+    memory.total
+}
+
+/// The limit of the GPU that NVML calls by a handle, and what the container uses.
+fn by_handle(device: nvmlDevice_t, total: u64) -> Option<(u64, u64)> {
+    outside::limit_and_use(&uuid_of(device)?, device, total)
 }
 
 /// `nvmlDeviceGetMemoryInfo`
@@ -117,11 +136,32 @@ pub unsafe fn nvml_memory_v2(call: &mut Call<'_>, device: nvmlDevice_t, memory: 
         && !memory.is_null()
         // SAFETY: NVML has just written it.
         && let memory = unsafe { &mut *memory }
+        && memory.version == nvmlMemory_v2
         && let Some(slice) = by_handle(device, memory.total)
     {
         (memory.free, memory.total) = of_slice(slice, memory.free, memory.total);
         memory.reserved = 0;
         memory.used = memory.total - memory.free;
+    }
+    Outcome::Done(result)
+}
+
+/// `nvmlDeviceGetMemoryLimits_v1`, of R615: what the driver itself allows a cgroup. No cgroup has more in here than the slice
+/// has, so that is the most that a program is told. Where no limit is set, the answer to that stays the driver's.
+pub unsafe fn memory_limits(
+    call: &mut Call<'_>,
+    device: nvmlDevice_t,
+    limits: *mut nvmlGetMemoryLimits_v1_t,
+) -> Outcome {
+    let result = call.driver();
+    if result == NVML_SUCCESS
+        && !limits.is_null()
+        // SAFETY: NVML has just written it.
+        && let limits = unsafe { &mut *limits }
+        && let Some((cap, _)) = by_handle(device, total_of(device))
+    {
+        limits.hardLimit = limits.hardLimit.min(cap);
+        limits.softLimit = limits.softLimit.min(limits.hardLimit);
     }
     Outcome::Done(result)
 }
