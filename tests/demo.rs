@@ -1,13 +1,18 @@
 //! `ration demo`, as somebody at a prompt runs it: what it says, what it leaves behind, and how it ends when it has to.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sim_world::record::{ProcessRecord, Record};
+use sim_world::{Role, World, WorldSettings};
 
 mod support;
-use support::{report, sim_dir};
+use support::{preload, report, sim_dir};
+
+const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
 /// The built program. This test's own binary is in `deps/` beside it.
 fn ration() -> PathBuf {
@@ -81,10 +86,40 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Where a demo is to write its result.
+fn json_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.json", std::process::id()))
+}
+
+fn read_json(path: &Path) -> Value {
+    let text = std::fs::read(path).expect("--json writes");
+    let _ = std::fs::remove_file(path);
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// A demo's simulated GPU, to look at. It stays in memory when the demo has removed the file.
+fn join_world(pid: u32) -> World {
+    let settings = WorldSettings::from_env(|_| None).expect("no settings are good settings");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let dir = world_of(pid).filter(|dir| dir.join("world").exists());
+        if let Some(world) = dir.and_then(|dir| World::join(&dir, &settings, Role::Observer).ok()) {
+            return world;
+        }
+        assert!(Instant::now() < deadline, "the demo has no simulated GPU");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn figures_make_sense() {
-    let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("demo-{}.json", std::process::id()));
-    let child = demo(&["--fast", "--json", json.to_str().expect("a plain path")]).spawn().expect("it starts");
+    let json = json_file("demo");
+    let mut demo = demo(&["--act", "sharing", "--fast", "--json", json.to_str().expect("a plain path")]);
+    let child = demo.spawn().expect("it starts");
     let pid = child.id();
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", both(&output));
@@ -97,8 +132,9 @@ fn figures_make_sense() {
     assert!(end.contains("Together they got") && end.contains("notebook wants all of the GPU"), "{end}");
     report("demo", &format!("program {end}"));
 
-    let results: Value = serde_json::from_slice(&std::fs::read(&json).expect("--json writes")).expect("JSON");
-    let _ = std::fs::remove_file(&json);
+    let results = read_json(&json);
+    assert!(results["memory"].is_null(), "{results:#}");
+    let results = &results["sharing"];
     let programs = results["programs"].as_array().expect("a list");
     let program = |name: &str| programs.iter().find(|p| p["name"] == name).unwrap_or_else(|| panic!("no {name}"));
     let (trainer, notebook, inference) = (program("trainer"), program("notebook"), program("inference"));
@@ -118,13 +154,132 @@ fn figures_make_sense() {
     }
 }
 
+/// The act about memory, judged by the simulated driver's own record, which no program can touch.
+#[test]
+fn a_greedy_container_is_stopped_at_its_limit_and_its_neighbour_is_not_disturbed() {
+    let (json, shim) = (json_file("demo-memory"), preload::shim());
+    let mut demo = demo(&["--act", "memory", "--fast", "--json", json.to_str().expect("a plain path"), "--library"]);
+    let child = demo.arg(&shim).spawn().expect("it starts");
+    let pid = child.id();
+    let world = join_world(pid);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", both(&output));
+    assert!(world_of(pid).is_none(), "the simulated GPU and the region were left behind");
+    let record = world.record();
+
+    let said = text(&output.stdout);
+    let (live, end) = said.split_once("\nmemory ").unwrap_or_else(|| panic!("no table in {said}"));
+    assert!(live.contains("without ration: no limits") && live.contains("greedy has a limit of 8.0 GiB"), "{live}");
+    report("demo-memory", &format!("memory {end}"));
+    let results = read_json(&json);
+    assert!(results["sharing"].is_null(), "{results:#}");
+    let results = &results["memory"];
+
+    let (greedy, steady) = (&results["with"]["greedy"], &results["with"]["steady"]);
+    let limit = count(&greedy["limit_bytes"]);
+    assert_eq!((limit, count(&steady["limit_bytes"])), (8 << 30, 6 << 30));
+    let nearly = limit * 98 / 100..=limit;
+    let (now, most) = (count(&greedy["gpu_bytes"]), judged(&record, greedy));
+    assert!(nearly.contains(&now) && nearly.contains(&most), "{now} and {most} of {limit} bytes: {greedy:#}");
+    let believes = &greedy["believes"];
+    assert_eq!(believes["refused_with"], OUT_OF_MEMORY, "{greedy:#}");
+    assert_eq!(count(&believes["total_bytes"]), limit, "{greedy:#}");
+    assert!(count(&believes["free_bytes"]) <= limit / 50, "{greedy:#}");
+    assert!(count(&believes["asked_bytes"]) > limit && count(&believes["refused"]) > 3, "{greedy:#}");
+    assert_works_in(greedy, "after");
+    let kernels = user(&record, greedy).gpus[&0].kernels;
+    assert!(kernels >= count(&believes["after"]["done"]), "the driver ran {kernels} kernels: {greedy:#}");
+
+    assert_eq!(count(&steady["believes"]["refused"]), 0, "{steady:#}");
+    assert_eq!(count(&steady["believes"]["total_bytes"]), 6 << 30, "{steady:#}");
+    assert!(judged(&record, steady) <= 6 << 30, "{steady:#}");
+    let parts = ["before", "taking", "after"];
+    parts.iter().for_each(|part| assert_works_in(steady, part));
+    let [before, taking, after] = parts.map(|part| rate(steady, part));
+    assert!(taking > before * 0.7 && after > before * 0.7, "{before}, then {taking} and {after} requests a second");
+
+    let (greedy, steady) = (&results["without"]["greedy"], &results["without"]["steady"]);
+    let whole = count(&results["gpu_bytes"]);
+    assert!(greedy["limit_bytes"].is_null() && steady["limit_bytes"].is_null(), "{results:#}");
+    let most = judged(&record, greedy);
+    assert!(most > whole / 100 * 95, "without a limit, {most} of {whole} bytes: {greedy:#}");
+    assert!(count(&steady["believes"]["total_bytes"]) > whole / 100 * 95, "{steady:#}");
+    assert_works_in(steady, "before");
+    assert_eq!(steady["believes"]["refused_with"], OUT_OF_MEMORY, "{steady:#}");
+    let (tried, done) = (&steady["believes"]["after"]["tried"], &steady["believes"]["after"]["done"]);
+    assert!(count(done) * 2 < count(tried), "the neighbour of a program without a limit is starved: {steady:#}");
+    assert!(end.contains("greedy took 135") && end.contains("steady was never refused anything"), "{end}");
+}
+
+/// A container's process, by the record.
+fn user<'a>(record: &'a Record, container: &Value) -> &'a ProcessRecord {
+    let pid = count(&container["pid"]);
+    let found = record.processes.iter().find(|process| process.pid == pid && !process.observer);
+    found.unwrap_or_else(|| panic!("process {pid} is not in the driver's record"))
+}
+
+/// The most that a container ever held, by the record; what the demo says of it must be the same.
+fn judged(record: &Record, container: &Value) -> u64 {
+    let most = user(record, container).gpus[&0].peak_bytes;
+    assert_eq!(count(&container["gpu_peak_bytes"]), most, "the driver's record has {most}: {container:#}");
+    most
+}
+
+fn assert_works_in(container: &Value, part: &str) {
+    let work = &container["believes"][part];
+    assert!(count(&work["tried"]) > 0 && work["tried"] == work["done"], "{part}: {container:#}");
+}
+
+fn rate(container: &Value, part: &str) -> f64 {
+    let work = &container["believes"][part];
+    number(&work["done"]) * 1e9 / number(&work["elapsed_ns"])
+}
+
+#[test]
+fn a_library_that_does_not_hold_is_found_out() {
+    let nothing = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("no-library-{}.so", std::process::id()));
+    std::fs::write(&nothing, "not a library").expect("written");
+    for (library, reasons) in [
+        (Path::new("/nowhere/libration.so"), &["/nowhere/libration.so: No such file", "Run ci/demo", "--library"][..]),
+        (&nothing, &["greedy should be held to 8.0 GiB", "139.8 GiB", "cannot be preloaded"]),
+    ] {
+        let demo = demo(&["--act", "memory", "--fast", "--library"]).arg(library).spawn().expect("it starts");
+        let pid = demo.id();
+        let output = demo.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+        for reason in reasons {
+            assert!(text(&output.stderr).contains(reason), "{reason:?} is not in {}", both(&output));
+        }
+        assert!(world_of(pid).is_none(), "the simulated GPU was left behind");
+    }
+    let _ = std::fs::remove_file(&nothing);
+}
+
+#[test]
+fn limits_around_the_demo_are_not_in_it() {
+    let mut demo = demo(&["--act", "memory", "--fast"]);
+    demo.env("RATION_MEMORY", "1GiB").env("CUDA_DEVICE_MEMORY_LIMIT_0", "1g").env("LD_PRELOAD", preload::shim());
+    let output = demo.output().expect("it starts");
+    assert!(output.status.success(), "{}", both(&output));
+    assert!(text(&output.stdout).contains("greedy took 135"), "{}", both(&output));
+}
+
+#[test]
+fn a_gpu_that_is_too_small_is_named_with_what_to_do() {
+    let output = demo(&["--act", "memory"]).env("RATION_SIM_MEMORY", "8GiB").output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+    assert!(text(&output.stderr).contains("has 8.0 GiB") && text(&output.stderr).contains("RATION_SIM_MEMORY"));
+}
+
 #[test]
 fn without_the_simulated_driver_it_says_what_to_do() {
-    let output = demo(&["--fast"]).env("LD_LIBRARY_PATH", "").output().expect("it starts");
-    assert_eq!(output.status.code(), Some(1), "{}", both(&output));
-    let complaint = text(&output.stderr);
-    assert!(complaint.contains("libcuda.so.1") || complaint.contains("answered"), "{complaint}");
-    assert!(complaint.contains("Run ci/demo"), "{complaint}");
+    for act in ["sharing", "memory"] {
+        let output = demo(&["--fast", "--act", act]).env("LD_LIBRARY_PATH", "").output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+        let complaint = text(&output.stderr);
+        assert!(complaint.contains("libcuda.so.1") || complaint.contains("answered"), "{complaint}");
+        assert!(complaint.contains("Run ci/demo"), "{complaint}");
+    }
 }
 
 #[test]
@@ -155,19 +310,41 @@ fn an_interrupted_demo_takes_its_workers_along() {
     }
 }
 
+/// The last moment for it to go wrong: containers are held to limits, in a region of their own.
+#[test]
+fn an_interrupted_demo_takes_its_containers_and_their_region_along() {
+    for how in [libc::SIGINT, libc::SIGTERM] {
+        let mut demo = demo(&["--act", "memory"]).spawn().expect("it starts");
+        let pid = demo.id();
+        let mut lines = BufReader::new(demo.stdout.take().expect("piped")).lines();
+        let reached = lines.any(|line| line.is_ok_and(|line| line.contains("goes on with what it has")))
+            && lines.any(|line| line.is_ok_and(|line| line.contains("takes all the memory")));
+        assert!(reached, "the demo ended before its second run");
+        let (containers, dir) = (await_workers(&demo), world_of(pid).expect("it is still there"));
+        assert_eq!(std::fs::read_dir(dir.join("regions")).map(Iterator::count).ok(), Some(1), "one GPU, one region");
+        signal(pid, how);
+        let output = demo.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{}", both(&output));
+        assert!(containers.iter().all(|container| gone(*container)), "containers run on");
+        assert!(!dir.exists(), "the simulated GPU and the region were left behind");
+    }
+}
+
 #[test]
 fn workers_of_a_killed_demo_do_not_run_on() {
-    let mut demo = demo(&["--plain"]).spawn().expect("it starts");
-    let workers = await_workers(&demo);
-    let world = world_of(demo.id());
-    demo.kill().expect("it can be killed");
-    demo.wait().expect("it ends");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !workers.iter().all(|worker| gone(*worker)) {
-        assert!(Instant::now() < deadline, "workers run on: {workers:?}");
-        std::thread::sleep(Duration::from_millis(10));
+    for act in ["sharing", "memory"] {
+        let mut demo = demo(&["--plain", "--act", act]).spawn().expect("it starts");
+        let workers = await_workers(&demo);
+        let world = world_of(demo.id());
+        demo.kill().expect("it can be killed");
+        demo.wait().expect("it ends");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !workers.iter().all(|worker| gone(*worker)) {
+            assert!(Instant::now() < deadline, "workers run on: {workers:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = world.map(std::fs::remove_dir_all); // nobody is left who could
     }
-    let _ = world.map(std::fs::remove_dir_all); // nobody is left who could
 }
 
 #[test]
@@ -178,6 +355,9 @@ fn arguments_and_scenarios_that_make_no_sense_are_refused_with_the_reason() {
     for (arguments, code, reason) in [
         (&["--seconds", "0"][..], 2, "from 0.3 to 3600"),
         (&["--fast", "--seconds", "3"], 2, "cannot be used with"),
+        (&["--act", "hamlet"], 2, "possible values: sharing, memory, all"),
+        (&["--act", "memory", "--scenario", path], 2, "--scenario says nothing about memory"),
+        (&["--act", "sharing", "--library", path], 2, "--library says nothing about sharing"),
         (&["--scenario", "/nowhere/at-all"], 1, "/nowhere/at-all: No such file"),
         (&["--scenario", path], 1, "line 2: \"kernel=soon\""),
     ] {

@@ -19,12 +19,15 @@ enum Command {
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
+    #[command(hide = true)]
+    DemoContainer(demo::container::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
+        Command::DemoContainer(arguments) => demo::container::run(&arguments),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The workers of a phase, seen from the demo: started, ordered about, listened to, and never left behind.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -9,17 +10,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Trouble;
-use super::scenario::{Program, Scenario};
-use super::wire::{News, Order};
+use super::wire::{Order, Tidings};
 use super::worker;
 
 /// How much of a worker's last words is kept.
 const WORDS: u64 = 8 << 10;
 
-/// The workers. Dropping them ends them.
-pub struct Crew {
+/// A worker to be started.
+pub struct Job {
+    /// What it is called.
+    pub name: String,
+    /// The arguments of this program that make it the worker.
+    pub arguments: Vec<String>,
+    /// What is different in its environment: variables with their value, or without any.
+    pub environment: Vec<(OsString, Option<OsString>)>,
+}
+
+/// The workers, and the news that they have. Dropping them ends them.
+pub struct Crew<N> {
     members: Vec<Member>,
-    news: Receiver<(usize, Heard)>,
+    news: Receiver<(usize, Heard<N>)>,
 }
 
 struct Member {
@@ -33,23 +43,22 @@ struct Member {
 }
 
 /// What comes out of a worker.
-enum Heard {
-    News(News),
+enum Heard<N> {
+    News(N),
     /// Something that is no news.
     Noise(String),
     /// Nothing more.
     Silence,
 }
 
-impl Crew {
-    /// Starts these programs of a scenario on the simulated GPU in `world`. They are numbered as in `who`.
-    pub fn start(scenario: &Scenario, who: &[usize], world: &Path) -> Result<Crew, Trouble> {
+impl<N: Tidings> Crew<N> {
+    /// Starts workers on the simulated GPU in `world`. They are numbered as in `jobs`.
+    pub fn start(jobs: &[Job], world: &Path) -> Result<Crew<N>, Trouble> {
         let (tell, news) = mpsc::channel();
         let mut crew = Crew { members: Vec::new(), news };
-        for (number, program) in who.iter().enumerate() {
-            let program = &scenario.programs[*program];
-            let member = Member::start(program, world, number, &tell);
-            crew.members.push(member.map_err(|error| Trouble::Start { name: program.name.clone(), error })?);
+        for (number, job) in jobs.iter().enumerate() {
+            let member = Member::start(job, world, number, &tell);
+            crew.members.push(member.map_err(|error| Trouble::Start { name: job.name.clone(), error })?);
         }
         Ok(crew)
     }
@@ -61,21 +70,20 @@ impl Crew {
 
     /// Tells all of them. One that does not listen any more is heard of by [`Crew::next`].
     pub fn order(&mut self, order: Order) {
-        for member in &mut self.members {
-            if let Some(input) = &mut member.orders
-                && writeln!(input, "{order}").and_then(|()| input.flush()).is_err()
-            {
-                member.orders = None;
-            }
-        }
+        self.members.iter_mut().for_each(|member| member.order(order));
+    }
+
+    /// Tells one of them.
+    pub fn order_one(&mut self, number: usize, order: Order) {
+        self.members[number].order(order);
     }
 
     /// The next news, if any come before `until`.
-    pub fn next(&mut self, until: Instant) -> Result<Option<(usize, News)>, Trouble> {
+    pub fn next(&mut self, until: Instant) -> Result<Option<(usize, N)>, Trouble> {
         loop {
             match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((number, Heard::News(news))) => {
-                    self.members[number].finished |= matches!(news, News::Finished(_));
+                    self.members[number].finished |= news.is_last();
                     return Ok(Some((number, news)));
                 }
                 Ok((number, Heard::Noise(line))) => return Err(self.noise(number, line)),
@@ -102,6 +110,13 @@ impl Crew {
         }
     }
 
+    /// Ends a worker: what it has complained about.
+    pub fn end(&mut self, number: usize) -> String {
+        let member = &mut self.members[number];
+        let _ = member.child.kill(); // it may be gone already
+        member.last_words()
+    }
+
     fn noise(&self, number: usize, line: String) -> Trouble {
         Trouble::Nonsense { name: self.members[number].name.clone(), line }
     }
@@ -111,7 +126,7 @@ impl Crew {
         let member = &mut self.members[number];
         member.end();
         let how = member.child.wait();
-        let words = member.words.take().and_then(|thread| thread.join().ok()).unwrap_or_default().trim().to_owned();
+        let words = member.last_words();
         match how {
             Ok(status) if status.code() == Some(i32::from(worker::NO_GPU)) => Trouble::NoGpu { words },
             Ok(status) => Trouble::Died { name: member.name.clone(), how: describe(status), words },
@@ -120,7 +135,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl<N> Drop for Crew<N> {
     fn drop(&mut self) {
         for member in &mut self.members {
             let _ = member.child.kill(); // it may be gone already
@@ -132,10 +147,21 @@ impl Drop for Crew {
 }
 
 impl Member {
-    fn start(program: &Program, world: &Path, number: usize, tell: &Sender<(usize, Heard)>) -> io::Result<Member> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("demo-worker")
-            .arg(program.to_string())
+    fn start<N: Tidings>(
+        job: &Job,
+        world: &Path,
+        number: usize,
+        tell: &Sender<(usize, Heard<N>)>,
+    ) -> io::Result<Member> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(&job.arguments);
+        for (variable, value) in &job.environment {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
+        let mut child = command
             .env("RATION_SIM_DIR", world)
             // The demo is about the first GPU of its own world.
             .env_remove("CUDA_VISIBLE_DEVICES")
@@ -165,7 +191,20 @@ impl Member {
             String::from_utf8_lossy(&words).into_owned()
         });
         let orders = child.stdin.take();
-        Ok(Member { name: program.name.clone(), pid: child.id(), child, orders, words: Some(words), finished: false })
+        Ok(Member { name: job.name.clone(), pid: child.id(), child, orders, words: Some(words), finished: false })
+    }
+
+    fn order(&mut self, order: Order) {
+        if let Some(input) = &mut self.orders
+            && writeln!(input, "{order}").and_then(|()| input.flush()).is_err()
+        {
+            self.orders = None;
+        }
+    }
+
+    /// What it said on standard error, once it has ended.
+    fn last_words(&mut self) -> String {
+        self.words.take().and_then(|thread| thread.join().ok()).unwrap_or_default().trim().to_owned()
     }
 
     /// Gives a worker that said nothing more a moment to end by itself, so that its own end is what is reported.

@@ -41,6 +41,8 @@ functions! {
     device_get = "cuDeviceGet"(*mut i32, i32);
     context_create = "cuCtxCreate_v2"(*mut Handle, u32, i32);
     memory_alloc = "cuMemAlloc_v2"(*mut u64, usize);
+    memory_free = "cuMemFree_v2"(u64);
+    memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     module_load = "cuModuleLoadData"(*mut Handle, *const c_void);
     module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
     launch_kernel = "cuLaunchKernel"(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
@@ -62,8 +64,10 @@ pub enum DriverError {
     Refused {
         /// The function.
         call: &'static str,
-        /// Its error, by number and by name.
-        error: String,
+        /// Its error.
+        code: i32,
+        /// The driver's name for it.
+        name: String,
     },
 }
 
@@ -72,7 +76,7 @@ impl fmt::Display for DriverError {
         match self {
             DriverError::NotFound(why) => write!(f, "{LIBRARY} cannot be loaded: {why}"),
             DriverError::Lacks(symbol) => write!(f, "{LIBRARY} has no {symbol}"),
-            DriverError::Refused { call, error } => write!(f, "{call} answered {error}"),
+            DriverError::Refused { call, code, name } => write!(f, "{call} answered {code}, {name}"),
         }
     }
 }
@@ -87,8 +91,17 @@ impl DriverError {
     }
 }
 
-/// A context on the first GPU, with one kernel loaded and memory taken. It stays on the thread that made it, because
-/// its context is current there; the pointers in it see to that.
+/// What `cuMemGetInfo` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes.
+    pub free: u64,
+    /// Bytes.
+    pub total: u64,
+}
+
+/// A context on the first GPU, with one kernel loaded. It stays on the thread that made it, because its context is
+/// current there; the pointers in it see to that.
 pub struct Gpu {
     functions: Functions,
     kernel: Handle,
@@ -98,9 +111,8 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Starts the driver, takes `memory` bytes, and loads a kernel that takes `kernel` of GPU time. `events` can be
-    /// recorded.
-    pub fn open(kernel: Duration, memory: u64, events: usize) -> Result<Gpu, DriverError> {
+    /// Starts the driver and loads a kernel that takes `kernel` of GPU time. `events` can be recorded.
+    pub fn open(kernel: Duration, events: usize) -> Result<Gpu, DriverError> {
         // SAFETY: loading runs the library's initialisers. It is the driver that the user put on the library path, and
         // every CUDA program of theirs loads it in the same way.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|error| {
@@ -109,14 +121,14 @@ impl Gpu {
         })?;
         let functions = Functions::find(&library)?;
         let mut gpu = Gpu { functions, kernel: ptr::null_mut(), events: Vec::new(), _library: library };
-        gpu.start(kernel, memory, events)?;
+        gpu.start(kernel, events)?;
         Ok(gpu)
     }
 
-    fn start(&mut self, kernel: Duration, memory: u64, events: usize) -> Result<(), DriverError> {
+    fn start(&mut self, kernel: Duration, events: usize) -> Result<(), DriverError> {
         let image = CString::new(format!("ration-sim-image 1\nkernel step time={}ns\n", kernel.as_nanos()));
         let image = image.map_err(|_| DriverError::Lacks("kernel images with zeros"))?;
-        let (mut device, mut context, mut module, mut address) = (0, ptr::null_mut(), ptr::null_mut(), 0);
+        let (mut device, mut context, mut module) = (0, ptr::null_mut(), ptr::null_mut());
         let f = &self.functions;
         // SAFETY: each call gets what the driver API asks for: out-pointers to locals of the right type, a
         // zero-terminated image and name that outlive the call, and handles that the calls before made. The context
@@ -127,7 +139,6 @@ impl Gpu {
             self.check("cuCtxCreate", (f.context_create)(&raw mut context, 0, device))?;
             // Before anything is taken: a driver that is not the simulated one refuses the image.
             self.check("cuModuleLoadData", (f.module_load)(&raw mut module, image.as_ptr().cast()))?;
-            self.check("cuMemAlloc", (f.memory_alloc)(&raw mut address, memory as usize))?;
             let mut kernel = ptr::null_mut();
             self.check("cuModuleGetFunction", (f.module_function)(&raw mut kernel, module, KERNEL.as_ptr()))?;
             self.kernel = kernel;
@@ -140,6 +151,29 @@ impl Gpu {
             self.events.push(event);
         }
         Ok(())
+    }
+
+    /// Takes so many bytes of device memory: its address.
+    pub fn take(&self, bytes: u64) -> Result<u64, DriverError> {
+        let mut address = 0;
+        // SAFETY: an out-pointer to a local; a context is current on this thread.
+        let code = unsafe { (self.functions.memory_alloc)(&raw mut address, bytes as usize) };
+        self.check("cuMemAlloc", code).map(|()| address)
+    }
+
+    /// Gives back what was taken at an address.
+    pub fn give(&self, address: u64) -> Result<(), DriverError> {
+        // SAFETY: the driver checks addresses, and kernels of ours touch no memory that could be missed.
+        let code = unsafe { (self.functions.memory_free)(address) };
+        self.check("cuMemFree", code)
+    }
+
+    /// What the driver says there is, and what of it is free.
+    pub fn memory(&self) -> Result<MemoryInfo, DriverError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: out-pointers to locals; a context is current on this thread.
+        let code = unsafe { (self.functions.memory_info)(&raw mut free, &raw mut total) };
+        self.check("cuMemGetInfo", code).map(|()| MemoryInfo { free: free as u64, total: total as u64 })
     }
 
     /// Puts one kernel into the default stream.
@@ -188,6 +222,6 @@ impl Gpu {
         } else {
             "an error without a name".to_owned()
         };
-        Err(DriverError::Refused { call, error: format!("{code}, {name}") })
+        Err(DriverError::Refused { call, code, name })
     }
 }

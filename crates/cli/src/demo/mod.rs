@@ -1,12 +1,14 @@
-//! `ration demo`: programs share a simulated GPU before your eyes.
+//! `ration demo`: programs share a simulated GPU before your eyes, in two acts.
 //!
-//! The demo starts each program of a [`scenario`] as a process of its own ([`worker`]), first alone, then with the
-//! others ([`plan`], [`play`]), reads the simulated GPU's own record meanwhile ([`stage`]), shows it ([`view`], or
-//! [`plain`] lines where there is no terminal) and says in the end what it means ([`report`]).
+//! The first is about time. It starts each program of a [`scenario`] as a process of its own ([`worker`]), first alone,
+//! then with the others ([`plan`], [`play`]), reads the simulated GPU's own record meanwhile ([`stage`]), shows it
+//! ([`view`], or [`plain`] lines where there is no terminal) and says in the end what it means ([`report`]). The second
+//! is about [`memory`], and goes about it in the same way.
 
 mod crew;
 mod driver;
 mod figures;
+mod memory;
 mod plain;
 mod plan;
 mod play;
@@ -27,37 +29,76 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use figures::Results;
+pub use memory::container;
+use memory::{Library, MemoryResults, Times};
 use play::Play;
 use scenario::{BadScenario, Scenario};
 use scene::Scene;
 
-/// Shows three programs sharing the simulated GPU by plain time slicing.
+/// Shows programs sharing the simulated GPU: its time, as it is today, and its memory, without ration and with it.
 ///
-/// Each runs alone for a while, then all run together. On a terminal there is a live view (q ends it), otherwise a
-/// line every half second; in the end a table says what each program got, compared with what it gets alone.
+/// Sharing: three programs by plain time slicing. Each runs alone for a while, then all run together; a table says what
+/// each got, compared with what it gets alone. Memory: a program that takes all it can get beside one that needs a
+/// little, first without limits, then with libration.so holding each to its own; a table says what each believes and
+/// what the GPU says. On a terminal there is a live view (q ends it), otherwise a few lines a second; tables and words
+/// come at the end.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// How long all of them run together; alone, each runs a third of that
-    #[arg(long, value_name = "N", default_value = "6", value_parser = seconds)]
-    seconds: Duration,
+    /// What is shown
+    #[arg(long, value_enum, default_value_t = Act::All)]
+    act: Act,
+    /// Sharing: how long all of them run together (6 unless given); alone, each runs a third of that
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    seconds: Option<Duration>,
     /// A short demo with rough figures, for tests
     #[arg(long, conflicts_with = "seconds")]
     fast: bool,
     /// No live view, even on a terminal
     #[arg(long)]
     plain: bool,
-    /// Writes the result to a file, too
+    /// Writes the results to a file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Other programs than the built-in ones, one a line: NAME kernel=500us memory=8GiB, then queue=64, wait, or
-    /// requests=20 every=20ms
+    /// Sharing: other programs than the built-in ones, one a line: NAME kernel=500us memory=8GiB, then queue=64, wait,
+    /// or requests=20 every=20ms
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Memory: the libration.so to hold programs to their limits with, instead of the one beside this program
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
 }
 
+/// What is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Act {
+    /// How programs share the GPU's time today
+    Sharing,
+    /// What a memory limit does
+    Memory,
+    /// One after the other
+    All,
+}
+
+impl Arguments {
+    /// Why these arguments do not go together, if they do not.
+    fn contradiction(&self) -> Option<String> {
+        let of_no_use = match self.act {
+            Act::Sharing => [("--library", self.library.is_some()), ("", false)],
+            Act::Memory => [("--seconds", self.seconds.is_some()), ("--scenario", self.scenario.is_some())],
+            Act::All => return None,
+        };
+        let act = self.act.to_possible_value()?;
+        let (argument, _) = of_no_use.into_iter().find(|(_, given)| *given)?;
+        Some(format!("{argument} says nothing about {}: leave one of them out, or show all", act.get_name()))
+    }
+}
+
+const TOGETHER: Duration = Duration::from_secs(6);
 const FAST: Duration = Duration::from_millis(1500);
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -69,6 +110,18 @@ fn seconds(text: &str) -> Result<Duration, String> {
 trait Audience {
     /// Called ten times a second. Whether they want to see more.
     fn watch(&mut self, scene: &Scene) -> io::Result<bool>;
+
+    /// The same for the act about memory.
+    fn watch_memory(&mut self, scene: &memory::Scene) -> io::Result<bool>;
+}
+
+/// What came out of the acts that were shown.
+#[derive(Default, Serialize)]
+struct Outcomes {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sharing: Option<Results>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryResults>,
 }
 
 /// What keeps a demo from its end.
@@ -86,6 +139,12 @@ enum Trouble {
     NoGpu { words: String },
     /// A worker found a GPU, and it is not the simulated one.
     NotSimulated { name: String },
+    /// The library that holds programs to their limits is not where it should be.
+    NoLibrary { path: PathBuf, error: io::Error },
+    /// A GPU that is too small for what is to be shown.
+    SmallGpu { bytes: u64, least: u64 },
+    /// A container is not held to its limit.
+    NotHeld { name: String, limit: u64, believes: u64, words: String },
     /// A worker ended before its time.
     Died { name: String, how: String, words: String },
     /// A worker does not answer.
@@ -112,6 +171,29 @@ impl fmt::Display for Trouble {
             Trouble::NotSimulated { name } => {
                 write!(f, "{name} runs, but not on the simulated GPU: it loaded another libcuda.so.1.\n{RUN}")
             }
+            Trouble::NoLibrary { path, error } => write!(
+                f,
+                "{}: {error}. The act about memory shows what this library does.\nRun ci/demo, which builds it beside \
+                 this program; name another with --library FILE; or leave the act out with --act sharing.",
+                path.display()
+            ),
+            Trouble::SmallGpu { bytes, least } => write!(
+                f,
+                "the simulated GPU has {}, and the act about memory needs {}.\nUnset RATION_SIM_MEMORY, or leave the \
+                 act out with --act sharing.",
+                text::memory(*bytes),
+                text::memory(*least)
+            ),
+            Trouble::NotHeld { name, limit, believes, words } => {
+                write!(
+                    f,
+                    "{name} should be held to {}, and believes that its GPU has {}: libration.so was not loaded, or \
+                     something (/etc/ration/quota?) told it otherwise.",
+                    text::memory(*limit),
+                    text::memory(*believes)
+                )?;
+                if words.is_empty() { Ok(()) } else { write!(f, "\nIts last words:\n{words}") }
+            }
             Trouble::Died { name, how, words } if words.is_empty() => write!(f, "{name} {how}, without a word"),
             Trouble::Died { name, how, words } => write!(f, "{name} {how}; its last words:\n{words}"),
             Trouble::Stuck { name, what, patience } => write!(f, "{name} did not {what} within {patience:?}"),
@@ -125,6 +207,10 @@ impl fmt::Display for Trouble {
 
 /// The command's `main`.
 pub fn run(arguments: &Arguments) -> ExitCode {
+    if let Some(contradiction) = arguments.contradiction() {
+        eprintln!("ration demo: {contradiction}");
+        return ExitCode::from(2);
+    }
     match demo(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Trouble::Interrupted) => ExitCode::from(130),
@@ -138,8 +224,16 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn demo(arguments: &Arguments) -> Result<(), Trouble> {
-    let scenario = arguments.scenario.as_deref().map_or_else(|| Ok(Scenario::built_in()), read)?;
-    let together = if arguments.fast { FAST } else { arguments.seconds };
+    // What an act lacks stops the demo before anything is shown.
+    let scenario = match (arguments.act, &arguments.scenario) {
+        (Act::Memory, _) => None,
+        (_, Some(path)) => Some(read(path)?),
+        (_, None) => Some(Scenario::built_in()),
+    };
+    let library = match arguments.act {
+        Act::Sharing => None,
+        Act::Memory | Act::All => Some(Library::find(arguments.library.as_deref())?),
+    };
     let leaving = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&leaving)).map_err(Trouble::Output)?;
@@ -148,15 +242,39 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
         true => Box::new(view::View::open().map_err(Trouble::Output)?),
         false => Box::new(plain::Lines::new(io::stdout())),
     };
-    let results = Play::new(&scenario, together, audience.as_mut(), &leaving)?.run();
+    let mut outcomes = Outcomes::default();
+    let played = acts(arguments, scenario.as_ref(), library.as_ref(), audience.as_mut(), &leaving, &mut outcomes);
     drop(audience); // the terminal is itself again before anything is said
-    let results = results?;
-    if let Some(path) = &arguments.json {
-        write_json(&results, path).map_err(|error| Trouble::Result { path: path.clone(), error })?;
+    if let (Ok(()), Some(path)) = (&played, &arguments.json) {
+        write_json(&outcomes, path).map_err(|error| Trouble::Result { path: path.clone(), error })?;
     }
-    let said = report::report(&results, &scenario);
+    // Of an act that was seen to its end, also if the next was not.
+    let sharing = outcomes.sharing.iter().zip(&scenario).map(|(results, scenario)| report::report(results, scenario));
     let mut out = io::stdout().lock();
-    write!(out, "\n{said}").and_then(|()| out.flush()).map_err(Trouble::Output)
+    for said in sharing.chain(outcomes.memory.iter().map(memory::report)) {
+        write!(out, "\n{said}").and_then(|()| out.flush()).map_err(Trouble::Output)?;
+    }
+    played
+}
+
+/// The acts for which there is what they need.
+fn acts(
+    arguments: &Arguments,
+    scenario: Option<&Scenario>,
+    library: Option<&Library>,
+    audience: &mut dyn Audience,
+    leaving: &AtomicBool,
+    outcomes: &mut Outcomes,
+) -> Result<(), Trouble> {
+    if let Some(scenario) = scenario {
+        let together = if arguments.fast { FAST } else { arguments.seconds.unwrap_or(TOGETHER) };
+        outcomes.sharing = Some(Play::new(scenario, together, audience, leaving)?.run()?);
+    }
+    if let Some(library) = library {
+        let times = if arguments.fast { Times::FAST } else { Times::FULL };
+        outcomes.memory = Some(memory::Play::new(library, times, audience, leaving)?.run()?);
+    }
+    Ok(())
 }
 
 /// Whether there is somebody to see a live view and to press keys, on something that can show it.
@@ -170,8 +288,8 @@ fn read(path: &Path) -> Result<Scenario, Trouble> {
     text.parse().map_err(|error| Trouble::Scenario { path: path.to_owned(), error })
 }
 
-fn write_json(results: &Results, path: &Path) -> io::Result<()> {
-    std::fs::write(path, serde_json::to_string_pretty(results)? + "\n")
+fn write_json(outcomes: &Outcomes, path: &Path) -> io::Result<()> {
+    std::fs::write(path, serde_json::to_string_pretty(outcomes)? + "\n")
 }
 
 #[cfg(test)]
@@ -187,6 +305,25 @@ mod tests {
     }
 
     #[test]
+    fn arguments_that_say_nothing_about_the_act_are_named() {
+        let arguments = |act| Arguments {
+            act,
+            seconds: Some(TOGETHER),
+            fast: false,
+            plain: false,
+            json: None,
+            scenario: None,
+            library: Some("libration.so".into()),
+        };
+        let contradiction = |act| arguments(act).contradiction();
+        assert_eq!(contradiction(Act::All), None);
+        assert!(
+            contradiction(Act::Sharing).is_some_and(|said| said.starts_with("--library says nothing about sharing"))
+        );
+        assert!(contradiction(Act::Memory).is_some_and(|said| said.starts_with("--seconds says nothing about memory")));
+    }
+
+    #[test]
     fn trouble_says_what_to_do() {
         let trouble = Trouble::NoGpu { words: "libcuda.so.1 cannot be loaded: no such file".into() };
         assert!(trouble.to_string().contains("Run ci/demo"));
@@ -194,5 +331,10 @@ mod tests {
             |words: &str| Trouble::Died { name: "trainer".into(), how: "hung itself".into(), words: words.into() };
         assert_eq!(died("").to_string(), "trainer hung itself, without a word");
         assert_eq!(died("ouch").to_string(), "trainer hung itself; its last words:\nouch");
+        let small = Trouble::SmallGpu { bytes: 8 << 30, least: 24 << 30 }.to_string();
+        assert!(small.contains("has 8.0 GiB") && small.contains("--act sharing"), "{small}");
+        let words = "object 'libration.so' cannot be preloaded".to_owned();
+        let free = Trouble::NotHeld { name: "greedy".into(), limit: 8 << 30, believes: 140 << 30, words }.to_string();
+        assert!(free.contains("held to 8.0 GiB") && free.ends_with("cannot be preloaded"), "{free}");
     }
 }

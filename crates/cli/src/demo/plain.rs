@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use super::scene::{Performer, Scene};
-use super::{Audience, text};
+use super::{Audience, memory, text};
 
 /// From one line to the next.
 const EVERY: Duration = Duration::from_millis(500);
@@ -15,12 +15,14 @@ pub struct Lines<W> {
     began: Instant,
     next: Instant,
     phase: Option<usize>,
+    memory: memory::Lines,
 }
 
 impl<W: Write> Lines<W> {
     /// To this.
     pub fn new(out: W) -> Lines<W> {
-        Lines { out, began: Instant::now(), next: Instant::now(), phase: None }
+        let memory = memory::Lines::default();
+        Lines { out, began: Instant::now(), next: Instant::now(), phase: None, memory }
     }
 }
 
@@ -41,6 +43,12 @@ impl<W: Write> Audience for Lines<W> {
             self.next = now + EVERY;
             writeln!(self.out, "{:6.1} s  {}", self.began.elapsed().as_secs_f64(), line(scene))?;
         }
+        self.out.flush()?;
+        Ok(true)
+    }
+
+    fn watch_memory(&mut self, scene: &memory::Scene) -> io::Result<bool> {
+        self.memory.write(&mut self.out, scene)?;
         self.out.flush()?;
         Ok(true)
     }

@@ -3,19 +3,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
+use super::crew::{Crew, Job};
 use super::figures::{Done, GpuTime, Latency, Measured, Outcome, ProgramResult, Results};
 use super::plan::plan;
-use super::scenario::Scenario;
+use super::scenario::{Program, Scenario};
 use super::scene::Scene;
 use super::stage::{Run, Snapshot, Stage};
 use super::wire::{News, Order};
 use super::{Audience, Trouble};
 
 /// From one look at the record to the next.
-const TICK: Duration = Duration::from_millis(100);
+pub const TICK: Duration = Duration::from_millis(100);
 /// A worker that takes longer than this to start or to end is stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The demo while it runs.
 pub struct Play<'a> {
@@ -76,7 +76,8 @@ impl<'a> Play<'a> {
     fn phase(&mut self, number: usize) -> Result<Outcome, Trouble> {
         let phase = self.scene.plan[number].clone();
         self.scene.begin(number);
-        let mut crew = Crew::start(self.scenario, &phase.who, self.stage.dir())?;
+        let jobs: Vec<Job> = phase.who.iter().map(|i| job(&self.scenario.programs[*i])).collect();
+        let mut crew = Crew::start(&jobs, self.stage.dir())?;
         let names: Vec<String> = phase.who.iter().map(|i| self.scenario.programs[*i].name.clone()).collect();
         self.await_all(&mut crew, &names, "get ready", |news| matches!(news, News::Ready).then_some(()))?;
         let seen = self.stage.look().users;
@@ -106,7 +107,7 @@ impl<'a> Play<'a> {
     /// Looks on until then: hears the workers, reads the record, shows it.
     fn watch(
         &mut self,
-        crew: &mut Crew,
+        crew: &mut Crew<News>,
         started: Instant,
         until: Instant,
         mut tally: Option<&mut Tally>,
@@ -127,7 +128,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    fn show(&mut self, crew: &Crew, who: &[usize], tally: Option<&mut Tally>) -> Result<(), Trouble> {
+    fn show(&mut self, crew: &Crew<News>, who: &[usize], tally: Option<&mut Tally>) -> Result<(), Trouble> {
         let pids: Vec<(usize, u32)> = who.iter().enumerate().map(|(number, i)| (*i, crew.pid(number))).collect();
         let (runs, lasting) = self.stage.runs();
         if let Some(tally) = tally {
@@ -141,7 +142,7 @@ impl<'a> Play<'a> {
     /// Waits until each worker has said what `wanted` looks for.
     fn await_all<T>(
         &mut self,
-        crew: &mut Crew,
+        crew: &mut Crew<News>,
         names: &[String],
         what: &'static str,
         wanted: impl Fn(News) -> Option<T>,
@@ -159,6 +160,15 @@ impl<'a> Play<'a> {
             }
         }
         Ok(heard.into_iter().flatten().collect())
+    }
+}
+
+/// A worker that is this program.
+fn job(program: &Program) -> Job {
+    Job {
+        name: program.name.clone(),
+        arguments: vec!["demo-worker".into(), program.to_string()],
+        environment: Vec::new(),
     }
 }
 
@@ -212,8 +222,9 @@ mod tests {
     use super::*;
 
     fn snapshot(clock_ns: u64, switching_ns: u64, busy: [u64; 2]) -> Snapshot {
-        let usage = |slot: usize| Usage { slot, busy_ns: busy[slot], work_ns: busy[slot] * 9 / 10, memory_bytes: 5 };
-        Snapshot { clock_ns, switching_ns, users: HashMap::from([(100, usage(0)), (101, usage(1))]) }
+        let usage = |slot: usize| Usage { slot, busy_ns: busy[slot], work_ns: busy[slot] * 9 / 10, ..Usage::default() };
+        let users = HashMap::from([(100, usage(0)), (101, usage(1))]);
+        Snapshot { clock_ns, switching_ns, users }
     }
 
     #[test]

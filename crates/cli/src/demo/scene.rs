@@ -227,9 +227,10 @@ mod tests {
 
     fn at(clock_ns: u64, busy: &[(u32, u64)]) -> Snapshot {
         let users = busy.iter().map(|(pid, busy_ns)| {
-            (*pid, Usage { slot: *pid as usize * 10, busy_ns: *busy_ns, work_ns: *busy_ns, memory_bytes: 7 })
+            let usage = Usage { slot: *pid as usize * 10, busy_ns: *busy_ns, work_ns: *busy_ns, ..Usage::default() };
+            (*pid, usage)
         });
-        Snapshot { clock_ns, switching_ns: 0, users: users.collect() }
+        Snapshot { clock_ns, users: users.collect(), ..Snapshot::default() }
     }
 
     #[test]

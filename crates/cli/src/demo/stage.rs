@@ -36,8 +36,10 @@ pub struct Usage {
     pub busy_ns: u64,
     /// Of that, time in which its kernels got on.
     pub work_ns: u64,
-    /// What it holds.
+    /// What it holds, as NVML counts it.
     pub memory_bytes: u64,
+    /// The most that it ever held.
+    pub peak_bytes: u64,
 }
 
 /// An uninterrupted time on the GPU.
@@ -70,6 +72,11 @@ impl Stage {
         self.world.settings().gpu[0].name_text()
     }
 
+    /// The GPU's memory, as NVML gives it.
+    pub fn gpu_bytes(&self) -> u64 {
+        self.world.record().gpus[0].memory_bytes
+    }
+
     /// The record now.
     pub fn look(&self) -> Snapshot {
         let record = self.world.record();
@@ -80,6 +87,7 @@ impl Stage {
                 busy_ns: held.busy_ns,
                 work_ns: held.work_ns,
                 memory_bytes: held.figure_bytes,
+                peak_bytes: held.peak_bytes,
             };
             Some((u32::try_from(process.pid).ok()?, usage))
         });

@@ -26,6 +26,18 @@ pub fn percent(part: f64) -> String {
     if percent < 9.95 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
 }
 
+/// A part of a limit, whose end is what matters: `75.3%`, `99.97%`, and `100%` for exactly all of it. It is rounded away
+/// from the limit, so that neither what stays below it nor what goes beyond looks like the other.
+pub fn fine_percent(part: f64) -> String {
+    let hundredths = part * 10_000.0;
+    match part {
+        ..0.95 => format!("{:.1}%", part * 100.0),
+        ..1.0 => format!("{:.2}%", hundredths.floor() / 100.0),
+        1.0 => "100%".into(),
+        _ => format!("{:.2}%", hundredths.ceil() / 100.0),
+    }
+}
+
 /// Milliseconds, to three digits: `2.64`, `12.1`, `131`.
 pub fn ms(ms: f64) -> String {
     match ms {
@@ -52,6 +64,11 @@ pub enum Side {
 
 /// Lays out rows in columns of just the width they need. The first row is the head and gets a line below it.
 pub fn table(sides: &[Side], rows: &[Vec<String>]) -> String {
+    table_with(sides, 1, rows)
+}
+
+/// The same with so many rows of heads.
+pub fn table_with(sides: &[Side], heads: usize, rows: &[Vec<String>]) -> String {
     let width_of = |text: &str| text.chars().count();
     let widths: Vec<usize> = (0..sides.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max().unwrap_or(0))
@@ -68,7 +85,7 @@ pub fn table(sides: &[Side], rows: &[Vec<String>]) -> String {
         }
         text.push_str(line.trim_end());
         text.push('\n');
-        if number == 0 {
+        if number + 1 == heads {
             let total = widths.iter().sum::<usize>() + 3 * (widths.len() - 1);
             text.push_str(&"─".repeat(total));
             text.push('\n');
@@ -109,6 +126,8 @@ mod tests {
             ["7", "999", "1,000", "1,234,567"]
         );
         assert_eq!([percent(0.0), percent(0.0871), percent(0.09951), percent(1.0)], ["0.0%", "8.7%", "10%", "100%"]);
+        let fine = [0.753_4, 0.999_76, 0.999_999_9, 1.0, 1.000_01].map(fine_percent);
+        assert_eq!(fine, ["75.3%", "99.97%", "99.99%", "100%", "100.01%"]);
         assert_eq!([ms(2.638), ms(9.996), ms(12.12), ms(131.4)], ["2.64", "10.0", "12.1", "131"]);
         assert_eq!([memory(518 << 20), memory(24 << 30)], ["518 MiB", "24.0 GiB"]);
     }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::figures::Done;
@@ -38,7 +39,13 @@ impl FromStr for Order {
     }
 }
 
-/// From a worker.
+/// What comes from a worker: each act has its own.
+pub trait Tidings: DeserializeOwned + Send + 'static {
+    /// Whether the worker has said its last, and may go.
+    fn is_last(&self) -> bool;
+}
+
+/// From a worker that shares the GPU's time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
@@ -50,6 +57,12 @@ pub enum News {
     Measuring(Done),
     /// The last of them, with all latencies since the order to measure.
     Finished(Done),
+}
+
+impl Tidings for News {
+    fn is_last(&self) -> bool {
+        matches!(self, News::Finished(_))
+    }
 }
 
 #[cfg(test)]

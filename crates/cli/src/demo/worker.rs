@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::driver::{DriverError, Gpu};
 use super::figures::Done;
 use super::scenario::{Program, Style};
@@ -15,7 +17,7 @@ use super::wire::{News, Order};
 pub const NO_GPU: u8 = 69;
 
 /// How often a worker says how far it is.
-const NEWS_EVERY: Duration = Duration::from_millis(100);
+pub const NEWS_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs one program of the demo. The demo starts it.
 #[derive(Debug, clap::Args)]
@@ -25,9 +27,10 @@ pub struct Arguments {
 }
 
 /// Why a worker ends before its time.
-enum End {
+pub enum End {
     /// The demo is gone, or has enough.
     NotWanted,
+    /// The driver did not do what was asked.
     Driver(DriverError),
 }
 
@@ -53,41 +56,37 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let loops = Loop::new(&program);
-    let gpu = match Gpu::open(program.kernel, program.memory, loops.events()) {
-        Ok(gpu) => gpu,
-        Err(error) => {
-            eprintln!("{error}");
-            return if error.is_absence() { ExitCode::from(NO_GPU) } else { ExitCode::FAILURE };
-        }
-    };
-    match work(&gpu, loops) {
+    exit_code(work(&program, loops))
+}
+
+/// How a worker ends, with its last words said.
+pub fn exit_code(end: Result<(), End>) -> ExitCode {
+    match end {
         Ok(()) | Err(End::NotWanted) => ExitCode::SUCCESS,
         Err(End::Driver(error)) => {
             eprintln!("{error}");
-            ExitCode::FAILURE
+            if error.is_absence() { ExitCode::from(NO_GPU) } else { ExitCode::FAILURE }
         }
     }
 }
 
-fn work(gpu: &Gpu, mut loops: Loop) -> Result<(), End> {
+fn work(program: &Program, mut loops: Loop) -> Result<(), End> {
+    let gpu = Gpu::open(program.kernel, loops.events())?;
+    gpu.take(program.memory)?;
     let orders = listen();
     say(&News::Ready)?;
-    match orders.recv() {
-        Ok(Order::Start) => {}
-        Ok(_) | Err(_) => return Err(End::NotWanted),
-    }
+    await_start(&orders)?;
     let mut log = Log::new(Instant::now());
     loops.begin(Instant::now());
     loop {
-        match next_order(&orders, loops.pause(Instant::now())) {
-            Ok(Some(Order::Measure)) => log.restart(),
-            Ok(Some(Order::Finish)) => return Ok(say(&News::Finished(log.everything()))?),
-            Ok(Some(Order::Start)) => {}
-            Ok(None) => {
-                let step = loops.step(gpu)?;
+        match next_order(&orders, loops.pause(Instant::now()))? {
+            Some(Order::Measure) => log.restart(),
+            Some(Order::Finish) => return Ok(say(&News::Finished(log.everything()))?),
+            Some(Order::Start) => {}
+            None => {
+                let step = loops.step(&gpu)?;
                 log.add(&step, Instant::now());
             }
-            Err(NotWanted) => return Err(End::NotWanted),
         }
         if let Some(news) = log.news(Instant::now()) {
             say(&news)?;
@@ -95,25 +94,32 @@ fn work(gpu: &Gpu, mut loops: Loop) -> Result<(), End> {
     }
 }
 
-struct NotWanted;
+/// Waits for the order to start.
+pub fn await_start(orders: &Receiver<Order>) -> Result<(), End> {
+    match orders.recv() {
+        Ok(Order::Start) => Ok(()),
+        Ok(_) | Err(_) => Err(End::NotWanted),
+    }
+}
 
 /// The next order, or none within this time.
-fn next_order(orders: &Receiver<Order>, pause: Option<Duration>) -> Result<Option<Order>, NotWanted> {
+pub fn next_order(orders: &Receiver<Order>, pause: Option<Duration>) -> Result<Option<Order>, End> {
     match pause {
         Some(pause) => match orders.recv_timeout(pause) {
             Ok(order) => Ok(Some(order)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(NotWanted),
+            Err(RecvTimeoutError::Disconnected) => Err(End::NotWanted),
         },
         None => match orders.try_recv() {
             Ok(order) => Ok(Some(order)),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(NotWanted),
+            Err(TryRecvError::Disconnected) => Err(End::NotWanted),
         },
     }
 }
 
-fn say(news: &News) -> io::Result<()> {
+/// Tells the demo, in a line.
+pub fn say(news: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(news)?;
     line.push('\n');
     let mut out = io::stdout().lock();
@@ -122,7 +128,7 @@ fn say(news: &News) -> io::Result<()> {
 }
 
 /// Orders as they come in. The channel closes when the input ends.
-fn listen() -> Receiver<Order> {
+pub fn listen() -> Receiver<Order> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         for order in io::stdin().lock().lines().map_while(|line| line.ok()?.parse().ok()) {

@@ -1,21 +1,33 @@
-//! The chart: shares of GPU time over the whole demo, stacked, from left to right as it goes on.
+//! The chart: shares of the GPU's time or memory over a whole act, stacked, from left to right as it goes on.
+
+use std::time::Duration;
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
 
-use super::super::scene::{Sample, Scene};
+use super::super::scene::Sample;
 use super::strip::NAMES;
 use super::{COLOURS, QUIET, framed, put};
 
-/// As wide as the demo is long.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, scene: &Scene) {
-    let inside = framed(frame, area, "Shares of GPU time, over the whole demo");
+/// What is drawn.
+pub struct Chart<'a> {
+    /// Of what.
+    pub title: &'a str,
+    /// The shares, as far as they are known.
+    pub history: &'a [Sample],
+    /// What follows what, and how long it takes.
+    pub phases: Vec<(&'a str, Duration)>,
+}
+
+/// As wide as the act is long.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, chart: &Chart<'_>) {
+    let inside = framed(frame, area, chart.title);
     let Some(height) = inside.height.checked_sub(1).filter(|height| *height > 0) else { return };
     let graph = Rect { x: inside.x + NAMES, width: inside.width.saturating_sub(NAMES), height, ..inside };
-    let total = scene.total().as_secs_f64();
-    let columns = columns(&scene.history, usize::from(graph.width), total);
+    let total = chart.phases.iter().map(|(_, length)| *length).sum::<Duration>().as_secs_f64();
+    let columns = columns(chart.history, usize::from(graph.width), total);
     let buffer = frame.buffer_mut();
     for (text, y) in [("100%", graph.y), ("0%", graph.y + height - 1)] {
         put(buffer, inside, (inside.x, y), &format!("{text:>11}"), QUIET);
@@ -24,13 +36,13 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, scene: &Scene) {
         stack(buffer, Rect { x: graph.x + x as u16, width: 1, ..graph }, shares);
     }
     let mut at = 0.0;
-    for phase in &scene.plan {
+    for (title, length) in &chart.phases {
         let place = |time: f64| (time / total * f64::from(graph.width)) as u16;
-        let (from, to) = (place(at), place(at + phase.length().as_secs_f64()));
-        let fits = |title: &str| title.chars().count() < usize::from(to - from);
-        let title = if fits(&phase.title) { &phase.title } else { phase.title.trim_end_matches(" alone") };
+        let (from, to) = (place(at), place(at + length.as_secs_f64()));
+        let fits = title.chars().count() < usize::from(to - from);
+        let title = if fits { title } else { title.trim_end_matches(" alone") };
         put(buffer, inside, (graph.x + from, graph.y + height), &format!("╵{title}"), QUIET);
-        at += phase.length().as_secs_f64();
+        at += length.as_secs_f64();
     }
 }
 
@@ -83,8 +95,6 @@ fn stack(buffer: &mut Buffer, column: Rect, shares: &[f64]) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

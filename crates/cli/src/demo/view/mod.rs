@@ -1,6 +1,7 @@
 //! The live view: who is on the GPU, what each program gets, and how it compares with being alone.
 
 mod chart;
+mod memory;
 mod programs;
 mod strip;
 
@@ -19,6 +20,7 @@ use ratatui::{DefaultTerminal, Frame};
 use super::Audience;
 use super::scenario::MOST;
 use super::scene::Scene;
+use chart::Chart;
 use strip::Strip;
 
 /// What programs are told apart by.
@@ -88,6 +90,14 @@ impl Audience for View {
         self.terminal.draw(|frame| draw(frame, scene, strip))?;
         Ok(true)
     }
+
+    fn watch_memory(&mut self, scene: &super::memory::Scene) -> io::Result<bool> {
+        if self.leaving.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.terminal.draw(|frame| memory::draw(frame, scene))?;
+        Ok(true)
+    }
 }
 
 fn draw(frame: &mut Frame<'_>, scene: &Scene, strip: &Strip) {
@@ -100,39 +110,40 @@ fn draw(frame: &mut Frame<'_>, scene: &Scene, strip: &Strip) {
         Constraint::Length(1),
     ])
     .areas(frame.area().inner(Margin { horizontal: 1, vertical: 0 }));
-    header(frame, head, scene);
+    let about = format!("{programs} programs, one simulated {}, plain time slicing", scene.gpu);
+    header(frame, head, about, scene.plan.iter().map(|phase| phase.title.as_str()), scene.phase);
     strip::draw(frame, lanes, scene, strip);
     programs::draw(frame, table, scene);
     if chart.height >= 4 {
-        chart::draw(frame, chart, scene);
+        let phases = scene.plan.iter().map(|phase| (phase.title.as_str(), phase.length())).collect();
+        let title = "Shares of GPU time, over the whole act";
+        chart::draw(frame, chart, &Chart { title, history: &scene.history, phases });
     }
-    footer(frame, foot, scene);
-}
-
-fn footer(frame: &mut Frame<'_>, area: Rect, scene: &Scene) {
     let (phase, all) = scene.left();
     let left = match scene.into_phase.is_zero() {
         true => "starting".to_owned(),
         false => format!("{:.1} s of this left, {:.0} s in all", phase.as_secs_f64(), all.as_secs_f64().ceil()),
     };
+    footer(frame, foot, left);
+}
+
+fn footer(frame: &mut Frame<'_>, area: Rect, left: String) {
     frame.render_widget(Line::from(left), area);
     frame.render_widget(Line::styled("q ends", QUIET).right_aligned(), area);
 }
 
-fn header(frame: &mut Frame<'_>, area: Rect, scene: &Scene) {
-    let title = Line::from(vec![
-        "ration demo".bold(),
-        format!("  {} programs, one simulated {}, plain time slicing", scene.programs.len(), scene.gpu).into(),
-    ]);
+/// What the act is about, and its steps, of which the one with number `now` is on.
+fn header<'a>(frame: &mut Frame<'_>, area: Rect, about: String, titles: impl Iterator<Item = &'a str>, now: usize) {
+    let title = Line::from(vec!["ration demo".bold(), "  ".into(), about.into()]);
     frame.render_widget(title, Rect { height: 1, ..area });
     let mut steps = Vec::new();
-    for (number, phase) in scene.plan.iter().enumerate() {
-        let (mark, style) = match number.cmp(&scene.phase) {
+    for (number, title) in titles.enumerate() {
+        let (mark, style) = match number.cmp(&now) {
             std::cmp::Ordering::Less => ("✓", QUIET),
             std::cmp::Ordering::Equal => ("▶", Style::new().add_modifier(Modifier::BOLD)),
             std::cmp::Ordering::Greater => ("·", QUIET),
         };
-        steps.push(Span::styled(format!("{mark} {}   ", phase.title), style));
+        steps.push(Span::styled(format!("{mark} {title}   "), style));
     }
     let row = Rect { y: area.y + 1, height: area.height.saturating_sub(1).min(1), ..area };
     frame.render_widget(Line::from(steps), row);
@@ -158,7 +169,7 @@ fn put(buffer: &mut Buffer, room: Rect, (x, y): (u16, u16), text: &str, style: S
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -183,13 +194,14 @@ mod tests {
         for tick in 0..20 {
             let clock_ns = tick * 100 * MS;
             scene.into_phase = Duration::from_millis(tick * 100);
-            let usage = |slot: usize| Usage { slot, busy_ns: clock_ns / 2, work_ns: 0, memory_bytes: 25 << 30 };
+            let usage = |slot: usize| Usage { slot, busy_ns: clock_ns / 2, memory_bytes: 25 << 30, ..Usage::default() };
             let users = [(100, usage(0)), (101, usage(1))].into_iter().collect();
             let runs = (0..50).map(|i| {
                 let start_ns = clock_ns + i * 2 * MS;
                 Run { slot: i as usize % 2, start_ns, end_ns: start_ns + 2 * MS }
             });
-            scene.saw(&Snapshot { clock_ns, switching_ns: 0, users }, &[(0, 100), (1, 101)], runs.collect(), None);
+            let snapshot = Snapshot { clock_ns, users, ..Snapshot::default() };
+            scene.saw(&snapshot, &[(0, 100), (1, 101)], runs.collect(), None);
             let latencies_ns = vec![6_210_000, 7_420_000];
             scene.heard(2, true, &Done { elapsed_ns: clock_ns, units: tick * 5, latencies_ns });
         }
@@ -197,9 +209,14 @@ mod tests {
     }
 
     fn drawn(scene: &Scene, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
         let strip = Strip::of(scene);
-        terminal.draw(|frame| draw(frame, scene, &strip)).expect("drawn");
+        on_screen(width, height, |frame| draw(frame, scene, &strip))
+    }
+
+    /// The lines of a terminal of this size, drawn on.
+    pub fn on_screen(width: u16, height: u16, draw: impl FnOnce(&mut Frame<'_>)) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+        terminal.draw(draw).expect("drawn");
         let buffer = terminal.backend().buffer();
         let row = |y| (0..width).filter_map(|x| buffer.cell((x, y))).map(|cell| cell.symbol()).collect();
         (0..height).map(row).collect()

@@ -106,7 +106,7 @@ fn pair(latency: Latency) -> String {
 }
 
 /// A bar of eighths: what is full, and what is not.
-fn bar(part: f64, width: usize) -> (String, String) {
+pub fn bar(part: f64, width: usize) -> (String, String) {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = ((part.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize).min(width * 8);
     let full = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
