@@ -13,45 +13,6 @@ mod support;
 use container::{GIB, Look, MIB, Regions, Session, inside, left_behind, look};
 use support::{Machine, report};
 
-/// The rows that must hold. The others are run, too: they must neither crash nor hang, and are told as not enforced yet.
-const ENFORCED: &[&str] = &[
-    "linear-4k",
-    "linear-1m1",
-    "linear-2m",
-    "linear-20m1",
-    "linear-64m",
-    "linear-32bit",
-    "pitch",
-    "managed",
-    "async",
-    "from-pool",
-    "pool-kept",
-    "vmm",
-    "vmm-mapping",
-    "array",
-    "array3d",
-    "mipmap",
-    "graph-node",
-    "graph-captured",
-    "graph-kept",
-    "contexts",
-    "local",
-    "stack-limit",
-    "heap-limit",
-    "threads",
-    "processes",
-    "exec-chain",
-    "ipc",
-    "ipc-descriptor",
-    "host",
-    "1 GiB",
-    "31 GiB",
-    "bytes",
-    "10%",
-    "second GPU",
-    "HAMi's name",
-];
-
 /// What the driver gives for managed memory comes in batches of this.
 const MANAGED_BATCH: u64 = 128 * MIB;
 
@@ -111,7 +72,10 @@ const ROWS: &[Row] = &[
     row("contexts", 4 * GIB),
     row("module", 4 * GIB),
     row("library-lazy", 4 * GIB),
+    row("library-function", 4 * GIB),
+    row("library-node", 4 * GIB),
     row("local", 4 * GIB),
+    row("graph-local", 4 * GIB),
     row("stack-limit", 4 * GIB),
     row("heap-limit", 4 * GIB),
     row("threads", 4 * GIB),
@@ -302,7 +266,6 @@ fn line(row: &Row, seen: &Result<Seen, String>, verdict: &str) -> String {
 #[test]
 fn no_path_gets_more_than_the_cap_nor_much_less() {
     let program = container::program("path");
-    let everything = std::env::var("CAPS_ENFORCE").is_ok_and(|value| value == "all");
     let only = std::env::var("CAPS_ONLY").unwrap_or_default();
     let mut table = format!(
         "{:<18}{:>9}{:>11}{:>11}{:>10}{:>8}{:>8}\n",
@@ -311,30 +274,24 @@ fn no_path_gets_more_than_the_cap_nor_much_less() {
     let mut failures = String::new();
     for row in ROWS.iter().filter(|row| only.is_empty() || only.split(',').any(|name| name == row.label)) {
         let seen = run_row(&program, row);
-        let enforced = everything || ENFORCED.contains(&row.label);
         let wrong = match &seen {
             Err(error) => vec![error.clone()],
             Ok(Seen { skipped: Some(_), .. }) if row.outcome == Outcome::Skipped => vec![],
             Ok(Seen { skipped: Some(reason), .. }) => vec![format!("skipped: {reason}")],
             Ok(seen) => judge(row, seen),
         };
-        let verdict = match (&seen, wrong.is_empty(), enforced) {
-            (Ok(Seen { skipped: Some(reason), .. }), true, _) => format!("skipped: {reason}"),
-            (Ok(_), true, true) => "holds".to_owned(),
-            (Ok(_), true, false) => "holds, and is not among those that must".to_owned(),
-            (Ok(_), false, false) => "not enforced yet".to_owned(),
-            (_, _, _) => format!("WRONG: {}", wrong.join("; ")),
+        let verdict = match &seen {
+            Ok(Seen { skipped: Some(reason), .. }) if wrong.is_empty() => format!("skipped: {reason}"),
+            Ok(_) if wrong.is_empty() => "holds".to_owned(),
+            _ => format!("WRONG: {}", wrong.join("; ")),
         };
         table.push_str(&line(row, &seen, &verdict));
-        if seen.is_err() || (enforced && !wrong.is_empty()) {
+        if !wrong.is_empty() {
             let _ = writeln!(failures, "{}: {}", row.label, wrong.join("; "));
         }
     }
     report("caps", &table);
     assert!(failures.is_empty(), "{failures}");
-    for name in ENFORCED {
-        assert!(ROWS.iter().any(|row| row.label == *name), "{name} is enforced, and is no row");
-    }
 }
 
 /// The programs themselves: without the shim, on a GPU as large as the cap and what the driver keeps for itself, the driver
@@ -409,10 +366,8 @@ fn a_full_container_leaves_the_others_theirs() {
         session.finish().expect("it ends well");
     }
     left_behind(&machine.world()).expect("nothing is left");
-    if ENFORCED.contains(&"linear-64m") {
-        for (name, cap, held, refused) in figures {
-            assert!(held <= cap && held + 64 * MIB >= cap, "{name}: {held} of {cap}");
-            assert_eq!(refused, Some(2), "{name}");
-        }
+    for (name, cap, held, refused) in figures {
+        assert!(held <= cap && held + 64 * MIB >= cap, "{name}: {held} of {cap}");
+        assert_eq!(refused, Some(2), "{name}");
     }
 }

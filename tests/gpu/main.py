@@ -11,13 +11,14 @@ import time
 import traceback
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from gpu import report
 from gpu.bench import Bench, Case, Skip
 from gpu.machine import ROOT, Machine
 from gpu.report import Outcome
 
-GROUPS = {"hooks": "gpu.hooks", "memory": "gpu.memory"}
+GROUPS = {"hooks": "gpu.hooks", "memory": "gpu.memory", "compute": "gpu.compute"}
 LIBRARIES = ("package", "release", "debug")
 
 
@@ -32,20 +33,27 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
         "--only", nargs="+", action="extend", metavar="NAME", help="cases, by name or pattern ('torch-*')"
     )
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case after this many seconds")
+    parser.add_argument("--window", type=float, metavar="SECONDS", help="compute: measure for so long (default: 10)")
+    parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python of the frameworks")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--self-check", action="store_true", help="test this runner itself; needs no GPU")
     return parser.parse_args(given)
 
 
-def choose(groups: list[str], only: list[str] | None) -> list[tuple[str, Case]]:
-    """The cases to run, in order. A name that fits nothing is an error, not an empty run."""
+def choose(groups: list[str], only: list[str] | None, quick: bool = False) -> list[tuple[str, Case]]:
+    """The cases to run, in order. A name that fits nothing is an error, not an empty run.
+
+    `quick` leaves those that a group names `QUICK`, where it has such a list and none are named here.
+    """
     for group in groups:
         if group not in GROUPS:
             raise SystemExit(f"ci/gpu: no group is called '{group}' (there is {', '.join(GROUPS)})")
     cases = []
     for group in groups or GROUPS:
-        cases += [(group, case) for case in importlib.import_module(GROUPS[group]).CASES]
+        module = importlib.import_module(GROUPS[group])
+        few = getattr(module, "QUICK", ["*"]) if quick and not only else ["*"]
+        cases += [(group, case) for case in module.CASES if any(fnmatch.fnmatch(case.name, name) for name in few)]
     if not only:
         return cases
     chosen = []
@@ -97,13 +105,20 @@ def run_case(group: str, case: Case, library: Path, machine: Machine, out: Path)
     )
 
 
+def each_group(chosen: list[tuple[str, Case]], name: str) -> list[tuple[str, Any]]:
+    """The chosen groups that have a function of this name: `plan`, before their cases, or `finish`, after them."""
+    groups = dict.fromkeys(group for group, _ in chosen)
+    found = ((group, getattr(importlib.import_module(GROUPS[group]), name, None)) for group in groups)
+    return [(group, function) for group, function in found if function]
+
+
 def main(manual: str, given: list[str]) -> int:
     options = arguments(manual, given)
     if options.self_check:
         from gpu import selfcheck
 
         return selfcheck.run()
-    chosen = choose(options.groups, options.only)
+    chosen = choose(options.groups, options.only, options.quick)
     if options.list:
         for group, case in chosen:
             print(f"{group + '.' + case.name:<26} {case.about}")
@@ -118,6 +133,8 @@ def main(manual: str, given: list[str]) -> int:
     print(f"{facts['gpu'] or 'no GPU'}, driver {facts['driver'] or '-'}, nvcc {facts['nvcc'] or '-'}; {versions}")
     print(f"library {report.relative(library)}; results in {report.relative(out)}/", flush=True)
 
+    for group, plan in each_group(chosen, "plan"):
+        plan(options, [case for name, case in chosen if name == group])
     outcomes: list[Outcome] = []
     for number, (group, case) in enumerate(chosen, 1):
         print(f"{number:>2}/{len(chosen)} {group + '.' + case.name:<26} ", end="", flush=True)
@@ -132,5 +149,8 @@ def main(manual: str, given: list[str]) -> int:
 
     sums = report.totals(outcomes)
     print("\n" + report.table(outcomes))
+    for group, finish in each_group(chosen, "finish"):
+        if more := finish([outcome for outcome in outcomes if outcome.group == group], out):
+            print("\n" + more)
     print(f"\n{sums['pass']} passed, {sums['fail']} failed, {sums['skip']} skipped in {time.monotonic() - start:.0f} s")
     return 1 if sums["fail"] else 0

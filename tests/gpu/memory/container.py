@@ -43,17 +43,13 @@ def program(bench: Bench, name: str) -> Path:
 
 def settings(bench: Bench, eyes: Witness, cap: int, name: str) -> dict[str, str]:
     """The environment of a new container. Its regions are its own."""
-    env = {
+    return {
         "LD_PRELOAD": bench.preload(),
         "RATION_MEMORY": str(cap),
         "RATION_NAME": f"gpu/{name}",
         "RATION_DIR": str(fresh_directory(bench, f"regions-{name}")),
         "CUDA_VISIBLE_DEVICES": eyes.uuid,
     }
-    # A driver that takes no PTX is the simulated one.
-    if not bench.machine.environment.get("GPU_TEST_IMAGE"):
-        env["CAPS_IMAGES"] = "ptx"
-    return env
 
 
 class Session:

@@ -9,6 +9,7 @@ import glob
 from dataclasses import dataclass, field
 
 from gpu.bench import Bench, Case
+from gpu.machine import ROOT
 from gpu.memory.container import capped, gone, program
 from gpu.memory.witness import MIB, UNKNOWN
 
@@ -30,9 +31,23 @@ class Row:
     cap: int = 4 * GIB
     outcome: str = "held"
     code: int = OUT_OF_MEMORY
+    image: str = ""  # how `big` is compiled, for the paths that load it; otherwise it is PTX
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}-{self.image}" if self.image else self.path
 
     def case(self) -> Case:
-        return Case(f"cap-{self.path}", self.about, lambda bench: run_row(bench, self))
+        return Case(f"cap-{self.name}", self.about, lambda bench: run_row(bench, self))
+
+
+# What nvcc makes of it: machine code alone, or with others in a fat binary, compressed in one way or another.
+IMAGES = {
+    "cubin": ["-cubin"],
+    "fatbin": ["-fatbin", "-compress-mode=none"],
+    "lz4": ["-fatbin", "-Xfatbin=-compress-all", "-compress-mode=speed"],
+    "zstd": ["-fatbin", "-Xfatbin=-compress-all", "-compress-mode=size"],
+}
 
 
 @dataclass
@@ -89,7 +104,15 @@ ROWS = (
     Row("contexts", "cuCtxCreate"),
     Row("module", "modules with a variable of 64 MiB"),
     Row("library-lazy", "libraries with a variable of 64 MiB, loaded at their first launch"),
+    Row("module", "the same in a cubin", image="cubin"),
+    Row("library-lazy", "the same in a cubin", image="cubin"),
+    Row("library-lazy", "the same in a fat binary", image="fatbin"),
+    Row("library-lazy", "the same in a fat binary with LZ4", image="lz4"),
+    Row("library-lazy", "the same in a fat binary with Zstandard", image="zstd"),
+    Row("library-function", "the same, loaded by asking for a function of theirs"),
+    Row("library-node", "the same, loaded by making nodes of a graph of them"),
     Row("local", "launches for which the driver grows local memory"),
+    Row("graph-local", "graphs of kernels for which the driver grows local memory"),
     Row("stack-limit", "a growing limit on stacks"),
     Row("heap-limit", "a limit on the heap, and a kernel that uses it"),
     Row("threads", "cuMemAlloc by 16 threads at once"),
@@ -108,8 +131,10 @@ def run_row(bench: Bench, row: Row) -> None:
         bench.skip("the simulated driver is another here: tests/caps.rs knows")
     if row.path == "runtime":
         env["CAPS_CUDART"] = runtime(bench)
+    if row.image:
+        env["CAPS_BIG_IMAGE"] = compiled(bench, row.image)
     seen = Seen()
-    with capped(bench, row.path, [str(program(bench, "path")), row.path], row.cap, env=env) as (session, eyes, watch):
+    with capped(bench, row.name, [str(program(bench, "path")), row.path], row.cap, env=env) as (session, eyes, watch):
         before = eyes.taken()
         for prompt in ("ready", "full", "freed"):
             lines = session.until(prompt)
@@ -138,6 +163,21 @@ def run_row(bench: Bench, row: Row) -> None:
         f"{counted(row, seen) / MIB:.0f} of {row.cap / MIB:.0f} MiB ({share:.1f}%) by NVML, {seen.got / MIB:.0f} asked "
         f"for and given, then {'never refused' if seen.code is None else seen.code}; afterwards {seen.then}"
     )
+
+
+def compiled(bench: Bench, image: str) -> str:
+    """tests/gpu/programs/big.cu in one of the forms that nvcc makes."""
+    nvcc = bench.machine.tool("nvcc")
+    if not nvcc or bench.machine.environment.get("GPU_TEST_IMAGE"):
+        bench.skip("no nvcc, or no driver that takes what it makes")
+    output = bench.directory.parent / "built" / f"big.{image}"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    target = [f"-arch={bench.machine.architecture}"] if bench.machine.architecture else []
+    command = [nvcc, *target, *IMAGES[image], "-o", str(output), str(ROOT / "tests/gpu/programs/big.cu")]
+    done = bench.run(f"compile-{image}", command, limit=120)
+    if done.status != 0:
+        bench.skip(f"this nvcc does not make it: {done.last_words}")
+    return str(output)
 
 
 def runtime(bench: Bench) -> str:

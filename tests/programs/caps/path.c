@@ -1,7 +1,7 @@
 /*
  * Takes device memory by one path until it is refused, or until three times $CAP bytes were had. Made for the simulated GPU
  * and for real ones.
- *   CAP=BYTES [CAPS_IMAGES=ptx] [CAPS_ROUNDS=N] path NAME
+ *   CAP=BYTES [CAPS_ROUNDS=N] path NAME
  * It prints
  *   ready                    before the first step
  *   step BYTES               what one step takes of the GPU at most

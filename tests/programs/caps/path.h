@@ -41,7 +41,7 @@ void keep(uint64_t a, uint64_t b, uint64_t c);
 Item last(void); /* takes it off the list */
 size_t kept(void);
 
-/* Kernel images in the form that the driver takes: the simulated one's own, or PTX with CAPS_IMAGES=ptx. */
+/* Kernel images, in PTX. */
 const char *base_image(void); /* `empty`, and `touch(pointer, count)`, which writes a word to every 64 KiB */
 const char *heap_image(void); /* `heap`, which uses the device-side heap */
 const char *big_image(void);  /* `empty`, and a variable of BIG bytes */

@@ -40,6 +40,39 @@ static CUresult take_library(size_t bytes) {
     return code;
 }
 
+/* The same, by asking for the function that a kernel is in this context. */
+static CUresult take_function(size_t bytes) {
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    CUresult code = cuLibraryLoadData(&library, big_image(), NULL, NULL, 0, NULL, NULL, 0);
+    (void)bytes;
+    if (code) return code;
+    OK(cuLibraryGetKernel(&kernel, library, "empty"));
+    code = cuKernelGetFunction(&function, kernel);
+    if (code) OK(cuLibraryUnload(library));
+    else keep((uintptr_t)library, 0, 0);
+    return code;
+}
+
+/* The same, by a node of a graph. */
+static CUresult take_node(size_t bytes) {
+    CUlibrary library;
+    CUgraph graph;
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS params = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    CUresult code = cuLibraryLoadData(&library, big_image(), NULL, NULL, 0, NULL, NULL, 0);
+    (void)bytes;
+    if (code) return code;
+    OK(cuLibraryGetKernel(&params.kern, library, "empty"));
+    OK(cuGraphCreate(&graph, 0));
+    code = cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params);
+    OK(cuGraphDestroy(graph));
+    if (code) OK(cuLibraryUnload(library));
+    else keep((uintptr_t)library, 0, 0);
+    return code;
+}
+
 static void give_library(void) { OK(cuLibraryUnload((CUlibrary)(uintptr_t)last().word[0])); }
 
 /* What the device sets aside for a KiB more of local memory in each thread that it can hold. */
@@ -62,6 +95,32 @@ static CUresult fill_local(const Path *path, size_t limit, size_t *got) {
         OK(cuModuleGetFunction(&deep, module, name));
         CUresult code = cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
         if (!code) code = cuStreamSynchronize(stream);
+        if (code) return code;
+        *got += step_takes;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The same by kernels in graphs. */
+static CUresult fill_graph_local(const Path *path, size_t limit, size_t *got) {
+    CUmodule module;
+    char name[16];
+    (void)path;
+    OK(cuModuleLoadData(&module, deep_image()));
+    for (int i = 2; i <= DEEPEST && *got < limit; i++) {
+        CUgraph graph;
+        CUgraphNode node;
+        CUgraphExec exec = NULL;
+        CUDA_KERNEL_NODE_PARAMS_v1 params = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+        snprintf(name, sizeof name, "deep%d", i);
+        OK(cuModuleGetFunction(&params.func, module, name));
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
+        CUresult code = cuGraphInstantiateWithFlags(&exec, graph, 0);
+        if (!code) code = cuGraphLaunch(exec, stream);
+        if (!code) code = cuStreamSynchronize(stream);
+        if (exec) OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
         if (code) return code;
         *got += step_takes;
     }
@@ -132,7 +191,10 @@ const Path driver_paths[] = {
     {.name = "contexts", .step = 518 * MIB, .take = take_context, .give = give_context},
     {.name = "module", .step = BIG, .take = take_module, .give = give_module},
     {.name = "library-lazy", .step = BIG, .take = take_library, .give = give_library},
+    {.name = "library-function", .step = BIG, .take = take_function, .give = give_library},
+    {.name = "library-node", .step = BIG, .take = take_node, .give = give_library},
     {.name = "local", .prepare = measure_threads, .finish = reset_context, .fill = fill_local},
+    {.name = "graph-local", .prepare = measure_threads, .finish = reset_context, .fill = fill_graph_local},
     {.name = "stack-limit", .take = take_stack, .give = give_stack, .prepare = measure_threads, .fill = fill_stack},
     {.name = "heap-limit", .step = 128 * MIB, .finish = reset_context, .fill = fill_heap},
     {0},

@@ -1,19 +1,13 @@
-/* The kernels of the paths, in the simulated driver's own form and in PTX. */
+/* The kernels of the paths, in PTX. The simulated driver reads it too; what it cannot tell from it stands in comments. */
 #include <string.h>
 
 #include "path.h"
 
 #define PTX ".version 8.0\n.target sm_80\n.address_size 64\n"
-#define SIM "ration-sim-image 1\n"
-
-static bool ptx(void) {
-    const char *images = getenv("CAPS_IMAGES");
-    return images && !strcmp(images, "ptx");
-}
 
 const char *base_image(void) {
-    if (!ptx()) return SIM "kernel empty\nkernel touch touch param=8,8\n";
     return PTX ".visible .entry empty() { ret; }\n"
+               "//ration-sim touch touch\n"
                ".visible .entry touch(.param .u64 from, .param .u64 count) {\n"
                "    .reg .pred out;\n"
                "    .reg .b32 block, width, thread;\n"
@@ -37,7 +31,6 @@ const char *base_image(void) {
 }
 
 const char *heap_image(void) {
-    if (!ptx()) return SIM "kernel heap heap\n";
     return PTX ".extern .func (.param .b64 out) malloc(.param .b64 in);\n"
                ".visible .global .align 8 .u64 kept;\n"
                ".visible .entry heap() {\n"
@@ -55,15 +48,28 @@ const char *heap_image(void) {
                "}\n";
 }
 
+/* Somebody else may have compiled it. */
+static const char *file_image(const char *name) {
+    static char *bytes;
+    if (bytes) return bytes;
+    FILE *file = fopen(name, "rb");
+    MUST(file && !fseek(file, 0, SEEK_END));
+    long size = ftell(file);
+    rewind(file);
+    bytes = calloc(1, (size_t)size + 1);
+    MUST(bytes && fread(bytes, 1, (size_t)size, file) == (size_t)size);
+    fclose(file);
+    return bytes;
+}
+
 const char *big_image(void) {
     static char text[1024];
-    if (ptx())
-        snprintf(text, sizeof text,
-                 PTX ".visible .global .align 4 .b8 big[%lu];\n"
-                     ".visible .entry empty() { .reg .b64 at; mov.u64 at, big; st.global.u32 [at], 1; ret; }\n",
-                 BIG);
-    else
-        snprintf(text, sizeof text, SIM "global big %lu\nkernel empty\n", BIG);
+    const char *file = getenv("CAPS_BIG_IMAGE");
+    if (file) return file_image(file);
+    snprintf(text, sizeof text,
+             PTX ".visible .global .align 4 .b8 big[%lu];\n"
+                 ".visible .entry empty() { .reg .b64 at; mov.u64 at, big; st.global.u32 [at], 1; ret; }\n",
+             BIG);
     return text;
 }
 
@@ -89,11 +95,8 @@ const char *deep_image(void) {
     size_t used = 0;
     if (*text) return text;
 #define ADD(...) used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__)
-    ADD("%s", ptx() ? PTX ".visible .global .align 4 .u32 seen;\n" : SIM);
-    for (int i = 2; i <= DEEPEST; i++) {
-        if (ptx()) ADD(DEEP, i, i * 1024, (i - 1) * 1024);
-        else ADD("kernel deep%d local=%d\n", i, i * 1024);
-    }
+    ADD(PTX ".visible .global .align 4 .u32 seen;\n");
+    for (int i = 2; i <= DEEPEST; i++) ADD(DEEP, i, i * 1024, (i - 1) * 1024);
 #undef ADD
     MUST(used < sizeof text);
     return text;

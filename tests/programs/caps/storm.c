@@ -20,13 +20,19 @@
 
 #define KEPT 8
 #define MAIL 64
+#define PTX ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 static const char image[] =
-    "ration-sim-image 1\n"
-    "kernel quick time=5us\n"
-    "kernel deep time=5us local=2048\n"
-    "kernel touch touch param=8\n";
-static const char big_image[] = "ration-sim-image 1\nglobal big 9000000\nkernel quick time=5us\n";
+    PTX "//ration-sim quick time=5us\n"
+        ".visible .entry quick() { ret; }\n"
+        "//ration-sim deep time=5us\n"
+        ".visible .entry deep() { .local .align 4 .b8 room[2048]; ret; }\n"
+        "//ration-sim touch touch\n"
+        ".visible .entry touch(.param .u64 at) { ret; }\n";
+static const char big_image[] =
+    PTX "//ration-sim quick time=5us\n"
+        ".visible .global .align 4 .b8 big[9000000];\n"
+        ".visible .entry quick() { ret; }\n";
 
 typedef struct Thread {
     uint64_t random;

@@ -1,0 +1,149 @@
+//! Limits on GPU time: programs of every shape that want more than they may have, judged by the simulated GPU's own record of
+//! how long it worked for them, over its own clock.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+#[path = "caps/container.rs"]
+mod container;
+mod support;
+
+use container::{Regions, Session, inside};
+use support::{Machine, compile, report};
+
+/// A program in a container with a limit.
+struct Case {
+    shape: &'static str,
+    kernel_us: &'static str,
+    limit: f64,
+    /// How many such programs are in the container.
+    processes: usize,
+}
+
+const fn case(shape: &'static str, kernel_us: &'static str, limit: f64) -> Case {
+    Case { shape, kernel_us, limit, processes: 1 }
+}
+
+const CASES: &[Case] = &[
+    case("queue", "50", 25.0),
+    case("queue", "500", 5.0),
+    case("queue", "500", 25.0),
+    case("queue", "500", 50.0),
+    case("queue", "500", 90.0),
+    case("queue", "5000", 10.0),
+    case("queue", "5000", 50.0),
+    case("sync", "500", 25.0),
+    case("sync", "500", 50.0),
+    case("poll", "500", 50.0),
+    case("streams", "500", 50.0),
+    case("threads", "500", 50.0),
+    case("graph", "100", 25.0),
+    case("graph", "100", 75.0),
+    case("capture", "500", 50.0),
+    Case { processes: 3, ..case("queue", "500", 50.0) },
+];
+
+/// How far from its limit a container may be. The machine may be busy; the bucket makes up for what it missed, within limits.
+const TOLERANCE: f64 = 1.0;
+const WINDOW: Duration = Duration::from_millis(1500);
+
+/// How much of the GPU's time was work, in per cent, once things have settled.
+fn share(program: &Path, case: &Case) -> f64 {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let world = machine.world();
+    let settings = [("RATION_COMPUTE_LIMIT", format!("{}%", case.limit))];
+    let mut running: Vec<Session> = (0..case.processes)
+        .map(|_| {
+            let mut command = inside(&machine, &regions, "tests/compute", &settings, program);
+            command.args([case.shape, case.kernel_us, "3.2"]);
+            Session::start(&mut command, Duration::from_secs(30))
+        })
+        .collect();
+    for session in &mut running {
+        session.until("ready").expect("it starts");
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    let before = world.record();
+    std::thread::sleep(WINDOW);
+    let after = world.record();
+    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
+    for session in running {
+        session.finish().expect("it ends well");
+    }
+    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
+}
+
+#[test]
+fn a_limit_is_what_a_container_gets_of_the_gpus_time() {
+    let program = compile("compute_work");
+    let mut table = format!("{:<10}{:>10}{:>11}{:>9}{:>9}\n", "shape", "kernels", "processes", "limit", "got");
+    let mut wrong = String::new();
+    for case in CASES {
+        // A machine that stands still for a while cannot show what is shown here: three tries.
+        let mut got = share(&program, case);
+        for _ in 0..2 {
+            if (got - case.limit).abs() > TOLERANCE {
+                got = share(&program, case);
+            }
+        }
+        let label = format!("{} {} us x{}", case.shape, case.kernel_us, case.processes);
+        let _ = writeln!(
+            table,
+            "{:<10}{:>7} us{:>11}{:>8.1}%{:>8.2}%",
+            case.shape, case.kernel_us, case.processes, case.limit, got
+        );
+        if (got - case.limit).abs() > TOLERANCE {
+            let _ = writeln!(wrong, "{label}: {got:.2}% of {:.1}%", case.limit);
+        }
+    }
+    report("compute-limits", &table);
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// How much of the GPU's time is work in the next second.
+fn next_second(world: &sim_world::World) -> f64 {
+    let before = world.record();
+    std::thread::sleep(Duration::from_millis(1000));
+    let after = world.record();
+    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
+    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
+}
+
+fn signal(session: &Session, what: &str) {
+    let status = std::process::Command::new("kill").args([what, &session.child.id().to_string()]).status();
+    assert!(status.expect("kill runs").success());
+}
+
+#[test]
+fn a_process_that_is_stopped_or_killed_in_its_turn_holds_up_nobody() {
+    let program = compile("compute_work");
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let world = machine.world();
+    let settings = [("RATION_COMPUTE_LIMIT", "50%".to_owned())];
+    let start = |seconds: &str| {
+        let mut command = inside(&machine, &regions, "tests/compute", &settings, &program);
+        command.args(["queue", "500", seconds]);
+        let mut session = Session::start(&mut command, Duration::from_secs(60));
+        session.until("ready").expect("it starts");
+        session
+    };
+    let steady = start("14");
+    let mut text = String::new();
+    for (what, signal_name) in [("stopped", "-STOP"), ("killed", "-KILL")] {
+        for _ in 0..3 {
+            let mut other = start("30");
+            std::thread::sleep(Duration::from_millis(150));
+            signal(&other, signal_name);
+            // Half of a second in which the other is stopped; what it had queued is done first.
+            std::thread::sleep(Duration::from_millis(100));
+            let got = next_second(&world);
+            let _ = writeln!(text, "{what}: the container goes on at {got:.1}% of 50%");
+            assert!((got - 50.0).abs() < 5.0, "{text}");
+            let _ = other.child.kill();
+            let _ = other.child.wait();
+        }
+    }
+    report("compute-faults", &text);
+    drop(steady);
+}

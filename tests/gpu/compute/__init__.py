@@ -1,0 +1,36 @@
+"""Compute: shares of the GPU's time hold, alone on the GPU and beside others, by witnesses of GPU time."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpu.bench import Case
+from gpu.compute import alone, beside, cost, table, witness
+from gpu.compute.container import STABLE, TIMES
+from gpu.report import Outcome
+
+ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
+
+# The witnesses first: nothing is shown by ones that cannot be trusted.
+CASES = [*witness.CASES, *cost.CASES, *alone.CASES, *beside.CASES]
+
+# What `--quick` leaves: less than two minutes on an H200.
+QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]
+QUICK_WINDOW = 3.0
+
+
+def plan(options: argparse.Namespace, cases: list[Case]) -> None:
+    """Before the first case: how long to measure, and in which order the programs will be wanted."""
+    TIMES.window = options.window or (QUICK_WINDOW if options.quick else TIMES.window)
+    TIMES.solo = TIMES.window
+    if TIMES.window < 5:
+        TIMES.warmup, TIMES.solo = 0.5, min(TIMES.window, 1.5)
+    STABLE.order = alone.keys([case.name for case in cases])
+
+
+def finish(outcomes: list[Outcome], out: Path) -> str:
+    """After the last: the table of limits, and the plots."""
+    STABLE.clear()
+    table.write_plots(outcomes, out)
+    return table.matrix(outcomes)

@@ -1,0 +1,128 @@
+/*
+ * Work for a GPU, as much of it as it will take, in one of many shapes. Made for the simulated GPU.
+ *   work SHAPE KERNEL_US SECONDS
+ *     queue      kernels, queued deep
+ *     sync       one kernel at a time, waited for
+ *     streams    four streams, queued deep
+ *     threads    four threads, each with its own stream
+ *     graph      graphs of eight kernels
+ *     copies     a kernel and two copies of a MiB, queued deep
+ *     capture    as `queue`, and every now and then a graph is captured and launched
+ *     poll       one kernel at a time, asked for until it is done
+ * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static CUcontext context;
+static CUfunction kernel;
+static double end;
+static unsigned long launches;
+
+static void launch(CUstream stream) {
+    OK(cuLaunchKernel(kernel, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+    __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+}
+
+static CUstream new_stream(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static CUgraphExec capture(CUstream stream, int kernels) {
+    CUgraph graph;
+    CUgraphExec exec;
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < kernels; i++)
+        OK(cuLaunchKernel(kernel, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    return exec;
+}
+
+static void *one_thread(void *unused) {
+    OK(cuCtxSetCurrent(context));
+    CUstream stream = new_stream();
+    while (now() < end) launch(stream);
+    OK(cuStreamSynchronize(stream));
+    return unused;
+}
+
+int main(int argc, char **argv) {
+    char image[200];
+    CUmodule module;
+    if (argc != 4) {
+        fprintf(stderr, "usage: work SHAPE KERNEL_US SECONDS\n");
+        return 2;
+    }
+    const char *shape = argv[1];
+    snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\n", atof(argv[2]) * 1000);
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleGetFunction(&kernel, module, "k"));
+    CUstream stream = new_stream();
+    puts("ready");
+    fflush(stdout);
+    end = now() + atof(argv[3]);
+    if (!strcmp(shape, "queue")) {
+        while (now() < end) launch(stream);
+    } else if (!strcmp(shape, "sync")) {
+        while (now() < end) {
+            launch(stream);
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "poll")) {
+        while (now() < end) {
+            CUresult code;
+            launch(stream);
+            while ((code = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(20);
+            OK(code);
+        }
+    } else if (!strcmp(shape, "streams")) {
+        CUstream streams[4];
+        for (int i = 0; i < 4; i++) streams[i] = new_stream();
+        for (int i = 0; now() < end; i++) launch(streams[i % 4]);
+    } else if (!strcmp(shape, "threads")) {
+        pthread_t threads[4];
+        for (int i = 0; i < 4; i++) MUST(!pthread_create(&threads[i], NULL, one_thread, NULL));
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    } else if (!strcmp(shape, "graph")) {
+        CUgraphExec exec = capture(stream, 8);
+        while (now() < end) {
+            OK(cuGraphLaunch(exec, stream));
+            launches += 8;
+        }
+    } else if (!strcmp(shape, "copies")) {
+        static char host[1 << 20];
+        CUdeviceptr device;
+        OK(cuMemAlloc_v2(&device, sizeof host));
+        while (now() < end) {
+            OK(cuMemcpyHtoDAsync_v2(device, host, sizeof host, stream));
+            launch(stream);
+            OK(cuMemcpyDtoHAsync_v2(host, device, sizeof host, stream));
+        }
+    } else if (!strcmp(shape, "capture")) {
+        for (int i = 1; now() < end; i++) {
+            launch(stream);
+            if (i % 50 == 0) {
+                CUgraphExec exec = capture(stream, 4);
+                OK(cuGraphLaunch(exec, stream));
+                OK(cuGraphExecDestroy(exec));
+                launches += 4;
+            }
+        }
+    } else {
+        fprintf(stderr, "work: %s is no shape\n", shape);
+        return 2;
+    }
+    OK(cuCtxSynchronize());
+    printf("done %lu\n", launches);
+    return 0;
+}
