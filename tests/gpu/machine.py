@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "jax", "jaxlib", "jax-cuda13-plugin", "cupy-cuda13x", "cupy-cuda12x", "numpy")
-OURS = ("RATION_", "CUDA_INJECTION64_PATH", "CUPTI_COUNT_DIR")  # a bare run must be bare
+OURS = ("RATION_", "CUDA_INJECTION64_PATH", "CUPTI_COUNT_DIR", "BUSY_DIR")  # a bare run must be bare
 
 # Says what cuInit thinks, which file the driver is, and how many devices it has.
 PROBE = """

@@ -47,10 +47,10 @@ def line(outcome: Outcome, width: int = 150) -> str:
 
 def table(outcomes: list[Outcome]) -> str:
     """All results, with the whole of what is wrong under those that failed."""
-    lines = [f"{'case':<24} result   seconds  what it showed, or why not"]
+    lines = [f"{'case':<34} result   seconds  what it showed, or why not"]
     for outcome in outcomes:
         name = f"{outcome.group}.{outcome.name}"
-        lines.append(f"{name:<24} {coloured(outcome.result)}   {outcome.seconds:8.1f}  {line_of(outcome)}")
+        lines.append(f"{name:<34} {coloured(outcome.result)}   {outcome.seconds:8.1f}  {line_of(outcome)}")
         if outcome.result == "fail":
             for problem in outcome.reason.split("\n"):
                 lines += textwrap.wrap(problem, 140, initial_indent="    - ", subsequent_indent="      ")[:12]

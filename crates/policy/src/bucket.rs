@@ -48,10 +48,12 @@ impl Bucket {
         Bucket { burst: self.burst.saturating_add(waited), ..self }
     }
 
-    /// The word after so much GPU time was used.
+    /// The word after so much GPU time was used, up to now or a little before.
     #[inline]
     pub fn charged(self, used_until: u64, now: u64, gpu: u64) -> u64 {
-        let word = self.settled(used_until, now).saturating_add(self.limit.wall(gpu));
+        // What was saved up counts from when the work began: it was not idle since.
+        let began = now.saturating_sub(gpu);
+        let word = self.settled(used_until, began).saturating_add(self.limit.wall(gpu));
         word.min(now.saturating_add(Bucket::LONGEST_DEBT))
     }
 

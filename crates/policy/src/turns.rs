@@ -105,7 +105,7 @@ pub struct Rules {
 impl Rules {
     /// As found to be right for an H200, where a switch between busy contexts takes 0.15 ms; the crate's page says why.
     pub const USUAL: Rules = Rules {
-        turn: 25_000_000,
+        turn: 22_000_000,
         round: 200_000_000,
         least: 2_000_000,
         idle: 300_000,
@@ -197,9 +197,14 @@ impl Course {
         charged(self.met, at.saturating_sub(self.alone_until), self.turn.holder.weight)
     }
 
-    /// When the holder's virtual time is that.
+    /// When the holder's virtual time is at least that: the inverse of `reached`, to the nanosecond, or two who look at the
+    /// same turn would not agree on whose it is.
     fn reaches(&self, virtual_time: u64) -> u64 {
-        self.alone_until.saturating_add(self.turn.holder.weight.gpu(virtual_time.saturating_sub(self.met)))
+        let held = match virtual_time.saturating_sub(self.met) {
+            0 => 0,
+            more => self.turn.holder.weight.gpu(more - 1).saturating_add(1),
+        };
+        self.alone_until.saturating_add(held)
     }
 
     /// When the holder has had so much of its turn.
@@ -232,6 +237,9 @@ pub struct Grant {
     pub virtual_time: u64,
     /// So much is added to the virtual time of the holder before.
     pub charge: u64,
+    /// Whether the holder before has had a turn worth the name. If not, and it still wants the GPU, it has been waiting since
+    /// when it was before; or somebody who comes at the wrong moments, again and again, would make it wait for ever.
+    pub was_served: bool,
     /// The clock is raised to this.
     pub clock: u64,
 }
@@ -245,7 +253,8 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let weigh = |it: Contender| u64::from(it.weight.ppm());
         let together = self.waiting.clone().map(weigh).fold(weigh(course.turn.holder), u64::saturating_add);
         let length = self.rules.length(course.turn.holder.weight, together);
-        self.waiting.clone().map(|candidate| self.taken_at(&course, &candidate, length, clock)).min()
+        let least = self.least(clock).unwrap_or(u64::MAX);
+        self.waiting.clone().map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
     }
 
     /// Whether the holder's turn is over: it starts nothing more, and hands over when all is done.
@@ -267,10 +276,7 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let course = self.course();
         let clock = self.clock(course.as_ref());
         let free = self.waiting.clone().filter(|it| it.could_from() <= self.now);
-        // A batch container waits without end: it holds neither the clock back nor anybody in a hurry.
-        let all_batch = free.clone().all(|it| it.priority == Priority::Batch);
-        let counts = |it: &Contender| it.priority != Priority::Batch || all_batch;
-        let least = free.clone().filter(counts).map(|it| it.joined(clock, self.rules)).min()?;
+        let least = self.least(clock)?;
         let rank = |it: &Contender| {
             let virtual_time = it.joined(clock, self.rules);
             let class = match it.priority {
@@ -283,7 +289,10 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         };
         let next = free.clone().min_by_key(rank)?;
         // The clock follows whoever is furthest behind and wants the GPU, so that nobody is lifted who waits.
-        let before = course.as_ref().filter(|course| course.turn.quiet.is_none() && counts(&course.turn.holder));
+        let counts = |it: &Course| {
+            it.turn.quiet.is_none() && (it.turn.holder.priority != Priority::Batch || next.priority == Priority::Batch)
+        };
+        let before = course.as_ref().filter(|course| counts(course));
         let before = before.map(|course| course.reached(self.now));
         let virtual_time = next.joined(clock, self.rules);
         let charge = |it: &Course| it.reached(self.now).saturating_sub(it.turn.holder.virtual_time);
@@ -291,6 +300,7 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
             index: next.index,
             virtual_time,
             charge: course.as_ref().map_or(0, charge),
+            was_served: course.as_ref().is_some_and(|it| self.now >= it.after(self.rules.least)),
             clock: clock.max(before.map_or(least, |before| before.min(least))),
         })
     }
@@ -313,8 +323,16 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         }
     }
 
+    /// The virtual time of whoever of those that wait is furthest behind. A batch container waits without end: unless there
+    /// are no others, it does not count, and holds neither the clock back nor anybody in a hurry.
+    fn least(&self, clock: u64) -> Option<u64> {
+        let free = self.waiting.clone().filter(|it| it.could_from() <= self.now);
+        let rank = |it: Contender| (it.priority == Priority::Batch, it.joined(clock, self.rules));
+        free.map(rank).min().map(|(_, virtual_time)| virtual_time)
+    }
+
     /// When this one may take the GPU from the holder.
-    fn taken_at(&self, course: &Course, candidate: &Contender, length: u64, clock: u64) -> u64 {
+    fn taken_at(&self, course: &Course, candidate: &Contender, length: u64, clock: u64, least: u64) -> u64 {
         let (turn, holder, rules) = (&course.turn, &course.turn.holder, self.rules);
         let virtual_time = candidate.joined(clock, rules);
         // In order of virtual time: not before the turn has lasted, nor before the holder has caught up; and sooner by as much
@@ -327,9 +345,14 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let was_overdue = turn.began >= self.overdue_at(holder);
         let left_over = course.after(if was_overdue { length } else { rules.least });
         let protected = course.after(if was_overdue { rules.least } else { 0 });
-        let in_a_hurry = course.reaches(virtual_time.saturating_sub(rules.ahead)).max(protected);
+        // In a hurry is who is within its due, next to the holder and to all who wait.
+        let in_a_hurry = match holder.priority {
+            _ if virtual_time > least.saturating_add(rules.ahead) => u64::MAX,
+            Priority::Batch => protected,
+            _ => course.reaches(virtual_time.saturating_sub(rules.ahead)).max(protected),
+        };
         let by_rank = match (candidate.priority, holder.priority) {
-            (Priority::Latency, Priority::Normal) => in_a_hurry,
+            (Priority::Latency, Priority::Normal) => in_a_hurry.min(in_order(virtual_time)),
             (Priority::Latency, Priority::Batch) => in_a_hurry.min(left_over),
             (Priority::Normal, Priority::Batch) => left_over,
             (Priority::Normal, Priority::Latency) => in_order(virtual_time.saturating_add(rules.ahead)),
@@ -350,9 +373,10 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         by_rank.min(by_patience).max(candidate.wants_from()).min(by_quiet.max(candidate.could_from()))
     }
 
-    /// Whether it has had no more than its due.
+    /// Whether it has had no more than its due, or little more: who waits for long has not, but for those whose pieces are
+    /// longer than their turns.
     fn is_due(&self, it: &Contender, clock: u64) -> bool {
-        it.joined(clock, self.rules) <= clock
+        it.joined(clock, self.rules) <= clock.saturating_add(self.rules.round)
     }
 
     /// From when it has been waiting for too long.

@@ -210,7 +210,7 @@ impl Storm {
 
 #[test]
 fn whoever_is_killed_whenever_the_ledger_is_right() {
-    const KILLS: usize = 60;
+    const KILLS: usize = 40;
     let scratch = Scratch::new("storm");
     scratch.open_to_all();
     let (dir, board) = (scratch.regions(), board());

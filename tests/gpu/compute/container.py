@@ -222,7 +222,7 @@ def count_simulated(crews: list[Crew], start: int, end: int) -> None:
         looks.append(busy.simulated_kernels(crews[0].tool, {**bench.machine.environment, **world(bench)}))
     (first, before), (last, after) = looks
     for crew in crews:
-        done = sum(after.get(session.pid, 0) - before.get(session.pid, 0) for session in crew.sessions)
+        done = sum(after[session.pid] - before[session.pid] for session in crew.sessions)
         crew.simulated_rate = done * busy.SECOND / (last - first)
 
 
