@@ -24,7 +24,7 @@ use crate::sys;
 use crate::thread::Guarded;
 
 /// How much is let through at a time, as far as is known what it takes.
-const STRETCH: u64 = 4_000_000;
+const STRETCH: u64 = 10_000_000;
 /// For so long the end of a stretch is waited for, beyond what it was expected to take.
 const PATIENCE: u64 = 200_000_000;
 /// A process that is not heard of for so long has lost its turn to the container's others.
@@ -177,7 +177,7 @@ impl State {
         }
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(stretch) = &mut self.stretch {
-            stretch.before(stream, work, events);
+            stretch.before(stream, work, events, sys::nanoseconds());
         }
         Step::Go
     }

@@ -24,6 +24,10 @@ struct Marked {
     stream: Stream,
     begin: Event,
     end: Event,
+    /// When the begin mark was recorded, by the host's clock, and how much later the first launch behind it was made: in a
+    /// stream with nothing to do, the GPU passes the mark at once and waits for that launch.
+    begun: u64,
+    lead: Option<u64>,
     /// Something was launched behind the end mark.
     moved: bool,
     /// The stream can take no more marks: it is gone, or records a graph.
@@ -49,8 +53,6 @@ pub struct Stretch {
 
 /// As often as this an end is marked while launches come quickly.
 const BETWEEN_MARKS: u64 = 50_000;
-/// What a begin mark in an idle stream is ahead of the first kernel.
-const LEAD: u64 = 1_500;
 
 impl Stretch {
     /// Nothing yet.
@@ -68,14 +70,14 @@ impl Stretch {
     }
 
     /// Something is about to be launched into a stream.
-    pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events) -> bool {
+    pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events, now: u64) -> bool {
         if !self.streams.iter().any(|marked| marked.stream == stream && !marked.closed) {
             let (Some(begin), Some(end)) = (events.take(), events.take()) else { return false };
             if !record(begin, stream) {
                 events.give([begin, end]);
                 return false;
             }
-            self.streams.push(Marked { stream, begin, end, moved: true, closed: false });
+            self.streams.push(Marked { stream, begin, end, begun: now, lead: None, moved: true, closed: false });
         }
         match costs::of(work).expected() {
             Some(cost) => self.expected = self.expected.saturating_add(cost),
@@ -94,6 +96,7 @@ impl Stretch {
         let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
+            marked.lead.get_or_insert(now.saturating_sub(marked.begun));
             if due && record(marked.end, marked.stream) {
                 marked.moved = false;
                 self.marked = now;
@@ -142,10 +145,9 @@ impl Stretch {
         let at = |event| elapsed(first, event).map(|ns| (ns + SHIFT).max(0) as u64);
         for marked in &self.streams {
             if let (Some(begin), Some(end)) = (at(marked.begin), at(marked.end)) {
-                total += busy.add(begin, end);
+                total += busy.add(begin.saturating_add(marked.lead.unwrap_or(0)), end);
             }
         }
-        let total = total.saturating_sub(LEAD);
         self.learn(total);
         events.give(self.streams.iter().flat_map(|marked| [marked.begin, marked.end]));
         total

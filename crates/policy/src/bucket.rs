@@ -8,7 +8,8 @@
 //!
 //! Whoever starts a piece of work only when [`Bucket::free_at`] is not in the future, and has what it took charged, uses in
 //! any stretch of time no more than limit × (stretch + burst) and the one piece with which it ran into debt; and whoever
-//! always wants gets limit × stretch, less one piece.
+//! always wants gets limit × stretch, less one piece. Where it takes turns with others, the longest wait for one counts as
+//! burst too: see [`Bucket::kept_waiting`].
 
 use crate::Share;
 
@@ -22,10 +23,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The burst unless somebody says otherwise, 40 ms: a container that was idle may first use, at full speed, the GPU time
-    /// that is due to it in so much wall time. In the second after, it has up to a twenty-fifth more than its limit; and a
-    /// thread that is woken late by less than this has lost nothing.
-    pub const USUAL_BURST: u64 = 40_000_000;
+    /// The burst unless somebody says otherwise, 30 ms: a container that was idle may first use, at full speed, the GPU time
+    /// that is due to it in so much wall time. In the second after, it has up to 3% more than its limit; and a thread that is
+    /// woken late by less than this has lost nothing.
+    pub const USUAL_BURST: u64 = 30_000_000;
 
     /// The longest debt, ten minutes of waiting. More is forgiven, and a word that says much more is damage and no debt.
     pub const LONGEST_DEBT: u64 = 600_000_000_000;

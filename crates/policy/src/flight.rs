@@ -16,8 +16,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// As measured to be right on an H200: pieces of half a millisecond follow each other without a gap, and a hand-over
-    /// waits for at most 0.6 ms of them.
+    /// Pieces of half a millisecond follow each other without a gap, and a hand-over waits for at most 0.6 ms of them.
     pub const USUAL: Flight = Flight { most: 400_000, low: 100_000 };
 
     /// Next to a `latency` container, for which half of a hand-over is waiting for what is in flight.

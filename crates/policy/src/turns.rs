@@ -11,24 +11,39 @@
 //! without a turn, because it leaves the GPU idle most of the time or because it lost its turn in the middle of a kernel, is
 //! charged the GPU time that it was measured to use, by the same [`charged`].
 //!
-//! **The clock** is the virtual time at which those who want the GPU are served: that at which the present holder began, or,
-//! up to the moment when somebody else wanted it, that which the holder has reached. Who comes back after a while starts
-//! from the clock: what it did not want then is not owed to it now. So requests need not add up to anything, time alone on
-//! the GPU costs nothing afterwards, and no old account can starve anybody. What a container is behind is forgotten as time
-//! passes in which it wants nothing: after a pause of a millisecond it is still owed what it was, after [`Rules::round`] no
-//! more.
+//! **The clock** is the virtual time at which those who want the GPU are served: that of whoever of them is furthest behind;
+//! where nobody else wants it, the holder's. Who comes back after a while starts from the clock: what it did not want then
+//! is not owed to it now. So requests need not add up to anything, time alone on the GPU costs nothing afterwards, and no old
+//! account can starve anybody. What a container is behind, up to a turn of its own, is forgotten as time passes in which it
+//! wants nothing: after a pause of a millisecond nearly all of it is still owed.
 //!
 //! **A turn** lasts [`Rules::turn`], or the container's part of [`Rules::round`] where that is shorter, and goes on for as
 //! long as the holder is the one furthest behind. Who comes back within another's turn and is behind shortens it by as much
-//! as it is behind. A `latency` container that is within its due does not wait for a turn to end; a `batch` container is next
+//! as it is owed. A `latency` container that is within its due does not wait for a turn to end; a `batch` container is next
 //! when nobody else wants to be, or when it has waited long enough.
 //!
-//! **Nobody decides for the others.** Everything here is computed from words that all can read: per container its virtual
-//! time, since when it wants, when it was last served, its bucket; per GPU who holds it, since when, whether it is quiet, and
-//! the clock. Whoever waits makes a [`Queue`] of them, sees when to look again ([`Queue::over_at`], [`Queue::lost_at`]) and
-//! who is next, and changes the holder by a compare-and-swap. Its winner then does what the [`Grant`] says: adds to the old
-//! holder's virtual time, and raises the new one's and the clock. Words that were read while another changed them make a
-//! turn a little longer or shorter, no more: charges are added, and clocks only go forwards.
+//! # How it is used
+//!
+//! Nobody decides for the others. Everything here is computed from words that all can read:
+//!
+//! | of | word | written |
+//! |---|---|---|
+//! | a container | virtual time | at the hand-overs to it and from it, by whoever makes them |
+//! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn; at the end of that, if it still wants the GPU, it is the time of the end, but see [`Grant::was_served`] |
+//! | | when its last turn ended | at the hand-over from it |
+//! | | heard of | by itself, now and then, while it waits: [`Rules::is_heard`] |
+//! | the GPU | holder, when its turn began | by compare-and-swap, at a hand-over |
+//! | | quiet since, heard of | by the holder: [`Turn`] |
+//! | | the clock | raised at a hand-over |
+//!
+//! Whoever waits makes a [`Queue`] of them, sees when to look again ([`Queue::over_at`], [`Queue::lost_at`]), and sleeps until
+//! then. The holder looks before it starts a piece of work; when its turn is over it starts nothing more, and when all is
+//! done it hands over. A turn that is lost is taken by whoever waits. Either changes the holder by a compare-and-swap to
+//! whom [`Queue::next`] names, and the winner then does what the [`Grant`] says. Words that were read while another changed them
+//! make a turn a little longer or shorter, no more: charges are added, and clocks only go forwards.
+//!
+//! A holder that is quiet stays the holder until somebody else wants the GPU. One that lost its turn while its work goes on is
+//! charged for the rest when that is done, with [`charged`] and what was measured.
 
 use crate::{Flight, Share};
 
@@ -61,8 +76,9 @@ pub struct Contender {
     pub served: u64,
     /// From when its ceiling lets it work at all: [`Bucket::free_at`](crate::Bucket::free_at); 0 without a ceiling.
     pub free: u64,
-    /// From when its ceiling lets it work for a turn: [`Bucket::ready_at`](crate::Bucket::ready_at); as `free` for a
-    /// `latency` container, whose turns are as short as its requests.
+    /// From when its ceiling lets it work for a turn that is worth a switch: [`Bucket::ready_at`](crate::Bucket::ready_at) of
+    /// [`Rules::worth`]; as `free` for a `latency` container, whose turns are as short as its requests. Both of a bucket that
+    /// was [kept waiting](crate::Bucket::kept_waiting) since `since`.
     pub ready: u64,
 }
 
@@ -73,7 +89,8 @@ pub struct Turn {
     pub holder: Contender,
     /// When it was handed over.
     pub began: u64,
-    /// Since when all that the holder had started is done, and it starts nothing; `None` while it works.
+    /// Since when all that the holder had started is done, where it has nothing more to start or its ceiling does not let it;
+    /// `None` while it works, and while only the end of its turn keeps it from going on.
     pub quiet: Option<u64>,
     /// When the holder last did anything, or when what it has started is expected to be done, if that is later.
     pub heard: u64,
@@ -94,7 +111,7 @@ pub struct Rules {
     pub idle_latency: u64,
     /// A holder that is not heard of for so long, or works on for so long after its turn was over, has lost it.
     pub lost: u64,
-    /// Nobody that is within its due waits longer than this, whatever its priority, but for those with `latency`.
+    /// Nobody that is within its due waits much longer than this, whatever its priority: then it goes before all others.
     pub patience: u64,
     /// How far ahead of the others, in virtual time, a `latency` container may be and still be in a hurry.
     pub ahead: u64,
@@ -103,7 +120,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// As found to be right for an H200, where a switch between busy contexts takes 0.15 ms; the crate's page says why.
+    /// For an H200, where a switch between busy contexts takes 0.15 ms. The [crate's page](crate) says how they follow.
     pub const USUAL: Rules = Rules {
         turn: 22_000_000,
         round: 200_000_000,
@@ -237,8 +254,8 @@ pub struct Grant {
     pub virtual_time: u64,
     /// So much is added to the virtual time of the holder before.
     pub charge: u64,
-    /// Whether the holder before has had a turn worth the name. If not, and it still wants the GPU, it has been waiting since
-    /// when it was before; or somebody who comes at the wrong moments, again and again, would make it wait for ever.
+    /// Whether the holder before was quiet, or has had a turn worth the name. If not, it was sent away, and has been waiting
+    /// since when it was before; or somebody who comes at the wrong moments, again and again, would make it wait for ever.
     pub was_served: bool,
     /// The clock is raised to this.
     pub clock: u64,
@@ -300,7 +317,9 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
             index: next.index,
             virtual_time,
             charge: course.as_ref().map_or(0, charge),
-            was_served: course.as_ref().is_some_and(|it| self.now >= it.after(self.rules.least)),
+            was_served: course
+                .as_ref()
+                .is_some_and(|it| it.turn.quiet.is_some() || self.now >= it.after(self.rules.least)),
             clock: clock.max(before.map_or(least, |before| before.min(least))),
         })
     }

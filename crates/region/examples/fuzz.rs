@@ -70,6 +70,7 @@ fn supervise(first: u64, limit: Duration, longest: &mut (u64, String)) -> Result
                 if begun.elapsed() > limit {
                     let _ = child.kill();
                     let _ = child.wait();
+                    let _ = std::fs::remove_dir_all(place(child.id()));
                     return Ok(seed - first);
                 }
             }
@@ -89,7 +90,7 @@ fn supervise(first: u64, limit: Duration, longest: &mut (u64, String)) -> Result
 
 /// A line for each round that is done.
 fn child(first: u64, rounds: u64) {
-    let dir = place();
+    let dir = place(std::process::id());
     let mut out = std::io::stdout().lock();
     for seed in first..first + rounds {
         let (took, what) = hostile::round(seed, &dir);
@@ -97,8 +98,9 @@ fn child(first: u64, rounds: u64) {
     }
 }
 
-fn place() -> PathBuf {
+/// Where the child of this number has its regions.
+fn place(child: u32) -> PathBuf {
     let above = PathBuf::from("/dev/shm");
     let above = if above.is_dir() { above } else { std::env::temp_dir() };
-    above.join(format!("ration-fuzz-{}", std::process::id()))
+    above.join(format!("ration-fuzz-{child}"))
 }

@@ -65,12 +65,19 @@ fn fork(deed: impl FnOnce()) -> libc::pid_t {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process");
     if child == 0 {
+        die_with_the_test();
         forget_in_child();
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed)).is_ok();
         // SAFETY: ends the child there and then, without what the test's process does at its end.
         unsafe { libc::_exit(i32::from(!well)) };
     }
     child
+}
+
+/// A test that fails leaves nobody behind.
+fn die_with_the_test() {
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
 fn wait(child: libc::pid_t) -> i32 {
@@ -92,6 +99,8 @@ fn become_nobody() {
         libc::setgid(NOBODY);
         libc::setuid(NOBODY);
     }
+    // Another user, another death.
+    die_with_the_test();
 }
 
 /// A process: its threads take and give back at random until the end.

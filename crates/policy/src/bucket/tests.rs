@@ -50,9 +50,9 @@ fn three_of_ten_milliseconds_at_thirty_percent() {
 fn an_idle_container_saves_up_the_burst_and_no_more() {
     let bucket = bucket(50);
     assert_eq!(bucket.due(0, START), bucket.burst / 2);
-    let now = START + 20 * MS;
-    let word = bucket.charged(0, now, 20 * MS);
-    assert_eq!(bucket.due(word, now), 10 * MS, "20 ms were due and are used, and 10 have become due meanwhile");
+    let (half, now) = (bucket.burst / 2, START + bucket.burst / 2);
+    let word = bucket.charged(0, now, half);
+    assert_eq!(bucket.due(word, now), half / 2, "all that was due is used, and this has become due meanwhile");
 }
 
 #[test]
@@ -77,7 +77,11 @@ fn damage_is_no_debt_and_debts_have_an_end() {
     assert_eq!(bucket.free_at(u64::MAX, START), START, "nobody can have used so much");
     let word = bucket.charged(START, START, u64::MAX);
     assert_eq!(word, START + Bucket::LONGEST_DEBT);
-    assert_eq!(bucket.free_at(word, START - 5 * MS), START - 5 * MS + Bucket::LONGEST_DEBT, "by a clock that was read earlier");
+    assert_eq!(
+        bucket.free_at(word, START - 5 * MS),
+        START - 5 * MS + Bucket::LONGEST_DEBT,
+        "by a clock that was read earlier"
+    );
 }
 
 #[test]

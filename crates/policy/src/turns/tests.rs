@@ -115,7 +115,11 @@ fn a_turn_lasts_and_goes_on_while_the_holder_is_behind() {
 fn everybody_has_a_turn_in_a_round() {
     assert_eq!(lasts(turn(someone(0, 5)), &[someone(1, 95)]), RULES.round / 20);
     assert_eq!(lasts(turn(someone(0, 5)), &[someone(1, 15)]), RULES.turn, "a quarter of what they ask for together");
-    assert_eq!(lasts(turn(someone(0, 1)), &[someone(1, 100), someone(2, 100)]), RULES.least, "a hundredth of a round is too little");
+    assert_eq!(
+        lasts(turn(someone(0, 1)), &[someone(1, 100), someone(2, 100)]),
+        RULES.least,
+        "a hundredth of a round is too little"
+    );
     let sixteen: Vec<_> = (1..16).map(|index| someone(index, 6)).collect();
     assert_eq!(lasts(turn(someone(0, 6)), &sixteen), RULES.round / 16);
 }
@@ -135,7 +139,11 @@ fn what_was_owed_is_forgotten_by_the_time_that_passes() {
     assert_eq!((joins_at(0), joins_at(10 * MS)), (2 * RULES.turn, 2 * RULES.turn - 10 * MS));
     assert_eq!((joins_at(2 * RULES.turn), joins_at(600_000 * MS)), (0, 0));
     let small = Contender { virtual_time: 0, since: NOW, served: NOW, ..someone(1, 1) };
-    assert_eq!(CLOCK - queue(None, &[small]).next().expect("it waits").virtual_time, RULES.round, "no more than a round");
+    assert_eq!(
+        CLOCK - queue(None, &[small]).next().expect("it waits").virtual_time,
+        RULES.round,
+        "no more than a round"
+    );
 }
 
 #[test]
@@ -143,12 +151,20 @@ fn somebody_in_a_hurry_interrupts_at_once_while_it_is_within_its_due() {
     let hurried = of(someone(1, 50), Priority::Latency);
     assert_eq!(lasts(turn(someone(0, 50)), &[hurried]), 0);
     assert_eq!(lasts(turn(someone(0, 50)), &[ahead(hurried, RULES.ahead)]), 0);
-    assert_eq!(lasts(turn(someone(0, 50)), &[ahead(hurried, RULES.ahead + 8 * MS)]), 4 * MS, "when the holder has caught up");
+    assert_eq!(
+        lasts(turn(someone(0, 50)), &[ahead(hurried, RULES.ahead + 8 * MS)]),
+        4 * MS,
+        "when the holder has caught up"
+    );
     assert_eq!(lasts(turn(of(someone(0, 50), Priority::Latency)), &[hurried]), RULES.turn, "but none of its like");
     // A third that is far behind both: the hurried one is beyond its due next to that.
     let behind = Contender { virtual_time: CLOCK - 20 * MS, ..someone(2, 50) };
     let late = ahead(hurried, RULES.ahead - 10 * MS);
-    assert_eq!(lasts(turn(ahead(someone(0, 50), 1)), &[late, behind]), RULES.turn - 10 * MS, "so it is that one's turn");
+    assert_eq!(
+        lasts(turn(ahead(someone(0, 50), 1)), &[late, behind]),
+        RULES.turn - 10 * MS,
+        "so it is that one's turn"
+    );
 }
 
 #[test]
@@ -188,8 +204,16 @@ fn a_quiet_holder_has_given_its_turn_away() {
 fn who_is_not_heard_of_has_lost_its_turn() {
     let lost = |turn: Turn| queue(turn, &[ahead(someone(1, 50), 400 * MS)]).lost_at().expect("somebody waits") - NOW;
     assert_eq!(lost(turn(someone(0, 50))), RULES.lost);
-    assert_eq!(lost(Turn { heard: NOW + 100 * MS, ..turn(someone(0, 50)) }), 100 * MS + RULES.lost, "a long piece of work");
-    assert_eq!(lost(Turn { heard: NOW + 1000 * MS, ..turn(someone(0, 50)) }), 200 * MS + RULES.lost, "too long a piece");
+    assert_eq!(
+        lost(Turn { heard: NOW + 100 * MS, ..turn(someone(0, 50)) }),
+        100 * MS + RULES.lost,
+        "a long piece of work"
+    );
+    assert_eq!(
+        lost(Turn { heard: NOW + 1000 * MS, ..turn(someone(0, 50)) }),
+        200 * MS + RULES.lost,
+        "too long a piece"
+    );
     assert_eq!(queue(turn(someone(0, 50)), &[]).lost_at(), None);
     assert!(RULES.is_heard(NOW - RULES.lost + 1, NOW) && !RULES.is_heard(NOW - RULES.lost, NOW));
 }
@@ -234,7 +258,8 @@ fn nobody_who_waits_is_lifted_by_the_clock() {
 fn queues_are_short_where_somebody_may_come() {
     let none: [(Priority, u64); 0] = [];
     assert_eq!(RULES.flight(none.into_iter(), NOW), None);
-    let flight = |priority: Priority, wanted: u64| RULES.flight([(Priority::Batch, 0), (priority, wanted)].into_iter(), NOW);
+    let flight =
+        |priority: Priority, wanted: u64| RULES.flight([(Priority::Batch, 0), (priority, wanted)].into_iter(), NOW);
     assert_eq!(flight(Priority::Normal, 0), None, "it never wanted the GPU");
     assert_eq!(flight(Priority::Normal, NOW), Some(Flight::USUAL));
     assert_eq!(flight(Priority::Normal, NOW - RULES.recent + 1), Some(Flight::USUAL));
