@@ -40,9 +40,10 @@ impl Bucket {
         Bucket { limit, burst: Bucket::USUAL_BURST }
     }
 
-    /// The ceiling of a container that has been kept waiting for its turn for so long, up to the end of that turn. The burst
-    /// is for the idle: who is kept waiting is not, and finds all that became due meanwhile, or its limit could not be
-    /// reached where a round of turns takes longer than the burst.
+    /// The ceiling of a container that has been waiting for its turn for so long, and, once it has it, was waiting for so long
+    /// before it, until that turn ends or the container is idle. The burst is for the idle: who is kept waiting is not, and
+    /// finds all that became due meanwhile, or its limit could not be reached where a round of turns takes longer than the
+    /// burst.
     #[inline]
     pub const fn kept_waiting(self, waited: u64) -> Bucket {
         let waited = if waited < Bucket::LONGEST_KEPT { waited } else { Bucket::LONGEST_KEPT };

@@ -29,7 +29,7 @@
 //! | of | word | written |
 //! |---|---|---|
 //! | a container | virtual time | at the hand-overs to it and from it, by whoever makes them |
-//! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn; at the end of that, if it still wants the GPU, it is the time of the end, but see [`Grant::was_served`] |
+//! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn, unless it is quiet for [`Rules::idle`]; at the end of that, if it still wants the GPU, it is the time of the end, but see [`Grant::was_served`] |
 //! | | when its last turn ended | at the hand-over from it |
 //! | | heard of | by itself, now and then, while it waits: [`Rules::is_heard`] |
 //! | the GPU | holder, when its turn began | by compare-and-swap, at a hand-over |
@@ -70,7 +70,8 @@ pub struct Contender {
     pub priority: Priority,
     /// Its virtual time.
     pub virtual_time: u64,
-    /// Since when it has wanted the GPU and not had it. A holder keeps it up to the end of its turn.
+    /// Since when it has wanted the GPU and not had it. A holder keeps it up to the end of its turn, or until it has been
+    /// quiet for [`Rules::idle`].
     pub since: u64,
     /// When its last turn ended; 0: it had none.
     pub served: u64,
@@ -78,7 +79,7 @@ pub struct Contender {
     pub free: u64,
     /// From when its ceiling lets it work for a turn that is worth a switch: [`Bucket::ready_at`](crate::Bucket::ready_at) of
     /// [`Rules::worth`]; as `free` for a `latency` container, whose turns are as short as its requests. Both of a bucket that
-    /// was [kept waiting](crate::Bucket::kept_waiting) since `since`.
+    /// was [kept waiting](crate::Bucket::kept_waiting) from `since` until now, or until its turn began.
     pub ready: u64,
 }
 

@@ -91,13 +91,13 @@ impl Image {
             let text = CStr::from_ptr(start.cast::<c_char>());
             if looks_ours {
                 Image::from_text(&text.to_string_lossy())
-            } else if ptx::looks_like(text.to_bytes()) {
+            } else if ptx::is_for_us(text.to_bytes()) {
                 ptx::read(&text.to_string_lossy()).map_err(|why| {
                     eprintln!("ration-sim: kernel image in PTX: {why}");
                     CUDA_ERROR_INVALID_IMAGE
                 })
             } else {
-                Err(CUDA_ERROR_INVALID_IMAGE)
+                Err(unmodelled!("real device code (a cubin, fatbin or PTX image)"))
             }
         }
     }

@@ -10,10 +10,11 @@
 
 use crate::image::Image;
 
-/// Whether a text is PTX, by how it begins.
-pub(crate) fn looks_like(start: &[u8]) -> bool {
-    let start = start.trim_ascii_start();
-    start.starts_with(b"//") || start.starts_with(b".version")
+/// Whether a text is PTX that was written for this driver too: it says so somewhere. What compilers make is not read.
+pub(crate) fn is_for_us(text: &[u8]) -> bool {
+    let start = text.trim_ascii_start();
+    let mark = b"//ration-sim";
+    (start.starts_with(b"//") || start.starts_with(b".version")) && text.windows(mark.len()).any(|at| at == mark)
 }
 
 /// Reads it; an error names the statement.

@@ -3,7 +3,7 @@
 
 #include "path.h"
 
-#define PTX ".version 8.0\n.target sm_80\n.address_size 64\n"
+#define PTX ".version 8.0\n.target sm_80\n.address_size 64\n//ration-sim\n"
 
 const char *base_image(void) {
     return PTX ".visible .entry empty() { ret; }\n"

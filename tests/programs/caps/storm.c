@@ -20,7 +20,7 @@
 
 #define KEPT 8
 #define MAIL 64
-#define PTX ".version 8.0\n.target sm_80\n.address_size 64\n"
+#define PTX ".version 8.0\n.target sm_80\n.address_size 64\n//ration-sim\n"
 
 static const char image[] =
     PTX "//ration-sim quick time=5us\n"
