@@ -245,13 +245,14 @@ mod tests {
 
     #[test]
     fn an_op_inside_of_an_op_stands_aside() {
-        let mut inner = None;
+        let mut inner = Vec::new();
         let outer = trial(&mut |call| {
-            inner = Some(trial(&mut |_| Outcome::Refused(2)));
+            // Every one of them, not only the first.
+            inner.extend((0..3).map(|_| trial(&mut |_| Outcome::Refused(2))));
             Outcome::Done(call.driver())
         });
         assert_eq!(outer, (7, 1, None));
-        assert_eq!(inner, Some((7, 1, Some(Reason::Reentered))));
+        assert_eq!(inner, [(7, 1, Some(Reason::Reentered)); 3]);
     }
 
     #[test]

@@ -154,7 +154,8 @@ impl Thread {
                 self.0.set(false);
             }
         }
-        (!self.in_op.replace(true)).then_some(InOp(&self.in_op))
+        // Lazily: one that is made and not given would end the op that runs.
+        (!self.in_op.replace(true)).then(|| InOp(&self.in_op))
     }
 
     fn used_before() -> Option<&'static Thread> {

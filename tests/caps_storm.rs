@@ -150,7 +150,6 @@ fn differences(world: &World, region: &Region, managed: &BTreeMap<u32, u64>) -> 
 }
 
 #[test]
-#[ignore = "once a minute or so the region's lock is left locked, and who joins then is held to the limit by himself"]
 fn in_a_storm_the_cap_holds_and_the_ledger_is_the_record() {
     let seconds = std::env::var("CAPS_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let (storm_program, hold_program) = (container::program("storm"), container::program("hold"));

@@ -135,7 +135,8 @@ fn make_it_mine() -> Option<impl Drop> {
     let (maker, me) = (MAKING.load(Ordering::Relaxed), pid());
     // A process that was forked while its parent was making one has nobody in it who would end that.
     let free = maker != me && MAKING.compare_exchange(maker, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    free.then_some(Mine)
+    // Lazily: one that is made and not given would undo what the thread that has it has done.
+    free.then(|| Mine)
 }
 
 /// Fresh pages, never to be unmapped.

@@ -82,13 +82,6 @@ pub fn pid() -> u32 {
     (unsafe { libc::getpid() }) as u32
 }
 
-/// Whether there is a thread of this number in this process's PID namespace.
-pub fn is_thread(number: u32) -> bool {
-    // SAFETY: signal 0 is sent to nobody; it only tells whether there is somebody.
-    let told = unsafe { libc::kill(number as libc::pid_t, 0) };
-    told == 0 || errno() != libc::ESRCH
-}
-
 /// The inode of the PID namespace that this process is in; 0 where it cannot be had.
 pub fn pid_namespace() -> u64 {
     // SAFETY: numbers, for which zero is a value.

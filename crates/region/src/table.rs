@@ -17,7 +17,6 @@ use std::time::Duration;
 use crate::layout::{CHANGING, CONTAINERS, Container, FREE, LIVE, MINOR, NO_CAP, PROCESSES, Process, Table};
 use crate::life::{DIED, Owner, is_held, is_over};
 use crate::sync::{Patience, SeqCst};
-use crate::sys::is_thread;
 
 /// Who wants to join.
 pub struct Newcomer<'a> {
@@ -57,8 +56,6 @@ pub enum Trouble {
 
 /// How long somebody who wants to join waits for the lock. It is done once, and much depends on it.
 const JOIN: Duration = Duration::from_secs(1);
-/// After so long a holder of the lock is looked for.
-const VANISHED: Duration = Duration::from_millis(300);
 /// How long others do: they can come back.
 const BRIEF: Duration = Duration::from_millis(20);
 
@@ -100,17 +97,9 @@ impl Table {
     fn locked<T>(&self, owner: &dyn Owner, limit: Duration, work: impl FnOnce() -> T) -> Result<T, Trouble> {
         let lock = &self.header.lock;
         let mut patience = Patience::new();
-        let mut holder = lock.load(SeqCst);
-        let mut since = patience.passed();
         loop {
             let seen = lock.load(SeqCst);
-            if seen != holder {
-                (holder, since) = (seen, patience.passed());
-            }
-            // It is held for microseconds. One who has held it for so much longer, and is no thread that can be seen from here, is
-            // gone without the kernel's mark.
-            let vanished = patience.passed().saturating_sub(since) > VANISHED && !is_thread(seen);
-            if (seen == 0 || seen & DIED != 0 || vanished) && owner.take(lock, seen) {
+            if (seen == 0 || seen & DIED != 0) && owner.take(lock, seen) {
                 if seen != 0 {
                     self.put_right();
                 }

@@ -316,6 +316,36 @@ fn any_number_may_make_a_region_at_once() {
     }
 }
 
+/// The keepers among this process's threads.
+fn keepers() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").expect("the threads").flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "ration-keeper").count()
+}
+
+#[test]
+fn however_many_threads_join_at_once_there_is_one_keeper() {
+    const THREADS: usize = 12;
+    let scratch = Scratch::new("keeper");
+    let dir = scratch.regions();
+    for _ in 0..20 {
+        let child = fork(|| {
+            let start = std::sync::Barrier::new(THREADS);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        let region = Region::open(&dir, &GPU).expect("the region");
+                        start.wait();
+                        std::mem::forget(region.join("box", Some(100)).expect("room"));
+                    });
+                }
+            });
+            assert_eq!(keepers(), 1);
+        });
+        assert_eq!(wait(child), 0, "the child found something wrong");
+    }
+}
+
 #[test]
 fn a_child_has_its_own_life() {
     let scratch = Scratch::new("fork");
