@@ -1,6 +1,6 @@
 /*
  * The region: the file in which the processes of all containers on a node say how much of a GPU
- * they hold. Version 1.0, for whoever wants to read it without being in it: a monitor, an exporter,
+ * they hold. Version 1.1, for whoever wants to read it without being in it: a monitor, an exporter,
  * a debugger. docs/region.md explains it.
  *
  * A reader opens gpu-<uuid>.region read-only and maps RATION_SIZE bytes of it, MAP_SHARED. Then:
@@ -34,7 +34,7 @@ extern "C" {
 #define RATION_MAGIC UINT64_C(0x47526e6f69746172)
 
 #define RATION_MAJOR 1
-#define RATION_MINOR 0
+#define RATION_MINOR 1
 #define RATION_MAJOR_OF(version) ((uint16_t)(version))
 #define RATION_MINOR_OF(version) ((uint16_t)((uint32_t)(version) >> 16))
 
@@ -68,7 +68,8 @@ struct ration_header {
     /* Who is changing which slots are in use: a robust futex. */
     uint32_t lock;
     uint32_t claim_from;
-    uint8_t reserved_too[56];
+    /* Whose turn it is to use the GPU; docs/region.md says what each word is. */
+    uint64_t turns[7];
     uint8_t rest[3904];
 };
 

@@ -52,7 +52,7 @@ pub fn begin() {
     };
     let file = sys::read(QUOTA_FILE);
     match Settings::read(&get, file.as_deref()) {
-        Ok(settings) if settings.memory.is_empty() && settings.compute_limit.is_empty() => {}
+        Ok(settings) if settings.asks_for_nothing() => {}
         Ok(settings) => {
             for warning in &settings.warnings {
                 log::warn!("{warning}");

@@ -1,36 +1,59 @@
 //! Holds the process to its container's share of the GPU's time.
 //!
-//! A container with a limit works in stretches: some milliseconds' worth of launches go through, then nothing until the GPU has
-//! done them and as much wall time has passed as they are worth. How long the GPU worked is read off its own clock
-//! ([`stretch`]), and goes into the container's bucket in the region, which all of its processes share. Only one of them has
-//! a stretch under way at a time, so that none is charged for the time of another.
+//! A launch is in one of three situations:
+//!
+//! - **Alone.** The container has no limit and no other container uses the GPU. Launches pass without asking. Every few
+//!   milliseconds one of them is looked at ([`pacer`]), so that no more is queued than is done within some fifty
+//!   milliseconds: who comes later must not wait for it.
+//! - **In company**, without a limit. Launches are looked at, and pass, until the program is seen to do little but wait for the
+//!   GPU ([`bound`]): then the container *wants* it, and takes turns with the others that do ([`ration_region::Whose`]).
+//!   Containers whose work is done as fast as they send it do not take turns; the hardware does that better.
+//! - **Held**: in a turn, or with a limit. Work goes in *stretches* ([`stretch`]): launches go through until the turn is over
+//!   or some milliseconds' worth of them are under way; then nothing until the GPU has done them. How long it worked is read
+//!   off its own clock, and goes into the container's bucket in the region, which all of its processes share. Only one of them
+//!   has a stretch under way at a time, so that none is charged for the time of another.
 //!
 //! Launches into a stream that records a graph are no work and pass. Every wait has an end: work that does not end by itself,
 //! because it waits for what is launched after it, is not waited for.
 
+mod bound;
 pub mod costs;
+mod pacer;
 mod stretch;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use bound::Waits;
 use costs::Work;
-use stretch::{Events, Stretch};
+use ration_policy::turns::Priority;
+use ration_policy::{Flight, Share};
+use ration_region::{Compute, Whose};
+use stretch::{Events, Samples, Stretch};
 
 use crate::abi::cuda::CUcontext;
 use crate::driver::Stream;
-use crate::ledger::Slice;
+use crate::ledger::{self, Slice};
 use crate::sys;
 use crate::thread::Guarded;
 
-/// How much is let through at a time, as far as is known what it takes.
-const STRETCH: u64 = 10_000_000;
+/// How much is let through at a time, as far as is known what it takes: so many wall time's worth of the limit, but no less
+/// and no more than this. A stretch ends with a GPU that is partly idle, so it is not to be short; and between two of them
+/// the program stands still, so it is not to be long.
+const ROUND: u64 = 40_000_000;
+const SHORTEST: u64 = 10_000_000;
+const LONGEST: u64 = 20_000_000;
 /// For so long the end of a stretch is waited for, beyond what it was expected to take.
 const PATIENCE: u64 = 200_000_000;
 /// A process that is not heard of for so long has lost its turn to the container's others.
 const LOST: u64 = 50_000_000;
 /// A launch that comes so long after the last may find that the GPU had nothing to do in between.
 const GAP: u64 = 15_000;
+/// No more than this is queued: what others wait for when they come, or when they are there.
+const DEEPEST_ALONE: u64 = 50_000_000;
+const DEEPEST_IN_COMPANY: u64 = 4_000_000;
+/// A container that has not launched anything for so long does not want turns any more.
+const FORGOTTEN: u64 = 20_000_000;
 
 /// Whether launches have to ask, on any GPU.
 static ANY_GATED: AtomicBool = AtomicBool::new(false);
@@ -41,20 +64,41 @@ pub fn is_any_gated() -> bool {
     ANY_GATED.load(Ordering::Relaxed)
 }
 
+/// In a forked child: it has launched nothing.
+pub fn forget_the_parent() {
+    pacer::forget_the_parent();
+}
+
 /// A process's pace on one GPU.
 pub struct Pace {
-    /// Whether there is anything to hold it to.
+    /// Whether launches have to ask.
     gated: AtomicBool,
+    /// Whether anything was launched since somebody last looked.
+    touched: AtomicBool,
+    /// Whether other containers use the GPU.
+    in_company: AtomicBool,
+    /// How much may be in flight because of them: 0: as much as it likes, 1: [`Flight::USUAL`], 2: [`Flight::SHORT`].
+    flight: AtomicU8,
     state: Guarded<State>,
 }
 
 struct State {
     stretch: Option<Stretch>,
-    /// The stretch is full: it is waited for.
+    /// The stretch is full, or the turn is over: it is waited for.
     closing: bool,
     /// Stretches that nobody waits for any more, to be charged when they end.
     late: Vec<Stretch>,
+    /// What is under way outside of stretches.
+    samples: Samples,
     events: BTreeMap<usize, Events>,
+    /// Whether the container is to take turns, as far as this process knows.
+    wanting: bool,
+    /// When anything was last launched.
+    launched: u64,
+    /// How much of its time the program waits for the GPU; in a turn, since that began.
+    waits: Waits,
+    /// Threads that are about to launch something.
+    asking: u32,
 }
 
 /// What a launch has to do next.
@@ -62,22 +106,57 @@ enum Step {
     Go,
     /// Not before then, or when something has happened.
     Wait(u64),
+    /// The same, where the bell rings when something has happened.
+    Turn(u64),
 }
 
 impl Pace {
-    /// Of a process that has launched nothing.
-    pub fn new(gated: bool) -> Pace {
-        if gated {
-            ANY_GATED.store(true, Ordering::Relaxed);
+    /// Of a process that has launched nothing. The first launch is looked at in any case.
+    pub fn new() -> Pace {
+        ANY_GATED.store(true, Ordering::Relaxed);
+        let state = State {
+            stretch: None,
+            closing: false,
+            late: Vec::new(),
+            samples: Samples::new(),
+            events: BTreeMap::new(),
+            wanting: false,
+            launched: 0,
+            waits: Waits::new(),
+            asking: 0,
+        };
+        Pace {
+            gated: AtomicBool::new(true),
+            touched: AtomicBool::new(false),
+            in_company: AtomicBool::new(false),
+            flight: AtomicU8::new(0),
+            state: Guarded::new(state),
         }
-        let state = State { stretch: None, closing: false, late: Vec::new(), events: BTreeMap::new() };
-        Pace { gated: AtomicBool::new(gated), state: Guarded::new(state) }
     }
 
     /// Whether launches have to ask.
     #[inline]
     pub fn is_gated(&self) -> bool {
         self.gated.load(Ordering::Relaxed)
+    }
+
+    fn gate(&self) {
+        self.gated.store(true, Ordering::Relaxed);
+        ANY_GATED.store(true, Ordering::Relaxed);
+    }
+
+    /// Launches pass, unless there is a reason to look at them.
+    fn ungate(&self) {
+        self.gated.store(false, Ordering::Relaxed);
+        ANY_GATED.store(ledger::all().any(|slice| slice.pace.is_gated()), Ordering::Relaxed);
+    }
+
+    fn bound(&self, compute: &Compute<'_>) -> Option<Flight> {
+        match self.flight.load(Ordering::Relaxed) {
+            2 => Some(Flight::SHORT),
+            1 => Some(Flight::USUAL),
+            _ => compute.is_wanted_by_others().then_some(Flight::USUAL),
+        }
     }
 
     /// Sends work to the GPU when its time has come. The driver is asked once, whatever happens.
@@ -92,31 +171,58 @@ impl Pace {
         if !stream.can_be_marked() {
             return driver();
         }
-        let began = sys::nanoseconds();
-        let mut now = began;
-        while let Step::Wait(until) = self.state.with(|state| state.step(slice, context as usize, stream, work, now)) {
-            sys::sleep_until(until.min(now + 1_000_000), now);
+        self.touched.store(true, Ordering::Relaxed);
+        pacer::start();
+        let (began, compute) = (sys::nanoseconds(), slice.compute());
+        let (mut now, mut waited) = (began, 0);
+        self.state.with(|state| state.asking += 1);
+        loop {
+            let bell = compute.bell();
+            let step = self.state.with(|state| {
+                // At once, and not when the launch has gone: a turn may end in between.
+                state.waits.waited(waited);
+                state.step(self, &compute, context as usize, stream, work, now)
+            });
+            let before = now;
+            match step {
+                Step::Go => break,
+                Step::Wait(until) => sys::sleep_until(until.min(now + 1_000_000), now),
+                Step::Turn(until) => wait_for_turn(&compute, bell, until, now),
+            }
             now = sys::nanoseconds();
+            waited = if matches!(step, Step::Turn(_)) { 0 } else { now - before };
         }
         if now > began + GAP {
-            slice.compute().throttled(now - began);
+            compute.throttled(now - began);
         }
         let result = driver();
         let now = sys::nanoseconds();
-        self.state.with(|state| {
-            if let Some(stretch) = state.stretch.as_mut().filter(|stretch| stretch.context == context as usize) {
-                stretch.after(stream, now);
-            }
-        });
+        let in_company = self.in_company.load(Ordering::Relaxed);
+        if !self.state.with(|state| state.after(context as usize, stream, in_company, now)) {
+            self.ungate();
+        }
         result
     }
 
     /// The program is about to wait for the GPU: what it waits for is marked, so that it is known when it ended.
     pub fn before_wait(&self) {
         self.state.with(|state| {
+            state.waits.begin();
             if let Some(stretch) = &mut state.stretch {
-                stretch.mark_ends(sys::nanoseconds());
+                let events = state.events.entry(stretch.context).or_insert(Events::new());
+                stretch.mark_ends(events, sys::nanoseconds());
             }
+        });
+    }
+
+    /// The program has waited so long, and may have nothing more to do.
+    pub fn after_wait(&self, slice: &Slice, length: u64, now: u64) {
+        let compute = slice.compute();
+        self.state.with(|state| {
+            state.waits.end(length);
+            state.want_if_bound(self, &compute, now);
+            state.look(&compute, now);
+            state.rest_if_done(&compute, now);
         });
     }
 
@@ -124,7 +230,10 @@ impl Pace {
     pub fn before_capture(&self, stream: Stream) {
         self.state.with(|state| {
             let now = sys::nanoseconds();
-            state.late.iter_mut().chain(&mut state.stretch).for_each(|stretch| stretch.close(stream, now));
+            for stretch in state.late.iter_mut().chain(&mut state.stretch) {
+                let events = state.events.entry(stretch.context).or_insert(Events::new());
+                stretch.close(stream, events, now);
+            }
         });
     }
 
@@ -133,75 +242,266 @@ impl Pace {
         self.state.with(|state| {
             state.events.remove(&(context as usize));
             state.late.retain(|stretch| stretch.context != context as usize);
+            if state.samples.context() == context as usize {
+                state.samples.forget();
+            }
             if let Some(stretch) = state.stretch.take_if(|stretch| stretch.context == context as usize) {
                 state.closing = false;
                 // How long it took cannot be known any more.
                 slice.compute().charge(stretch.opened, stretch.expected);
                 slice.compute().give_turn();
+                slice.compute().rests(sys::nanoseconds());
             }
         });
     }
 }
 
+/// Sleeps until the bell rings, or until then. To be woken takes some fifty microseconds, so a short wait is spent awake, and a
+/// container in a hurry sleeps only where the wait is long.
+fn wait_for_turn(compute: &Compute<'_>, bell: u32, until: u64, now: u64) {
+    const SHORT: u64 = 120_000;
+    const HURRY: u64 = 1_000_000;
+    let _errno = sys::Errno::kept();
+    let awake = if compute.priority() == Priority::Latency { HURRY } else { SHORT };
+    if until > now + SHORT && awake == SHORT {
+        compute.wait_for_bell(bell, until - SHORT / 2, now);
+        return;
+    }
+    let end = until.min(now + awake);
+    let mut time = now;
+    while time < end && compute.bell() == bell {
+        sys::sleep_until(time, time);
+        time = sys::nanoseconds();
+    }
+    if time < until && compute.bell() == bell {
+        compute.wait_for_bell(bell, until, time);
+    }
+}
+
+/// How much is let through at a time.
+fn length(limit: Share) -> u64 {
+    if limit.is_whole() { LONGEST } else { limit.gpu(ROUND).clamp(SHORTEST, LONGEST) }
+}
+
 impl State {
-    fn step(&mut self, slice: &Slice, context: usize, stream: Stream, work: Work, now: u64) -> Step {
-        self.settle_late(slice);
+    fn step(
+        &mut self,
+        pace: &Pace,
+        compute: &Compute<'_>,
+        context: usize,
+        stream: Stream,
+        work: Work,
+        now: u64,
+    ) -> Step {
+        self.launched = now;
+        self.look(compute, now);
+        let limit = compute.limit();
+        self.want_if_bound(pace, compute, now);
+        if !self.wanting && limit.is_whole() {
+            return self.step_freely(pace, compute, now);
+        }
+        let mut over = false;
+        if self.wanting {
+            compute.wants(now);
+            match compute.whose_turn(now) {
+                Whose::Others(until) => {
+                    // What is under way was started in a turn that is over, or lost.
+                    self.leave_stretch(compute, now);
+                    self.waits.start(now);
+                    return Step::Turn(until);
+                }
+                Whose::Mine { over: it_is } => over = it_is,
+            }
+        }
         if let Some(stretch) = &mut self.stretch {
-            let full = stretch.unknown || stretch.expected >= STRETCH;
-            if stretch.context != context || full || !slice.compute().keep_turn(now + LOST) {
+            let full = stretch.unknown || stretch.expected >= length(limit);
+            if over || stretch.context != context || full || !compute.keep_turn(now + LOST) {
                 self.closing = true;
             }
+            let events = self.events.entry(stretch.context).or_insert(Events::new());
             let gap = now.saturating_sub(stretch.launched) >= GAP;
             if self.closing {
-                stretch.mark_ends(now);
+                stretch.mark_ends(events, now);
+                stretch.look(events, now);
             }
             if (self.closing || gap) && stretch.is_done(now) {
-                self.settle(slice);
+                if over {
+                    // The next is not to wait while we reckon up what this one took.
+                    self.end_turn(compute, now);
+                    self.settle(compute);
+                    return Step::Wait(now);
+                }
+                self.settle(compute);
             } else if self.closing {
-                let end = stretch.opened + stretch.expected;
-                if now > stretch.launched.max(end) + PATIENCE {
-                    self.late.extend(self.stretch.take());
-                    self.closing = false;
-                    slice.compute().give_turn();
+                if now > stretch.launched.max(stretch.opened + stretch.expected) + PATIENCE {
+                    self.leave_stretch(compute, now);
                 } else {
                     // The last of it is looked at more closely, so that the next stretch follows at once.
-                    return Step::Wait(if end > now + 80_000 { end - 60_000 } else { now + 5_000 });
+                    let left = stretch.left(now);
+                    return Step::Wait(if left > 80_000 { now + left - 60_000 } else { now + 5_000 });
+                }
+            } else if self.wanting
+                && compute.priority() != Priority::Latency
+                && let Some(flight) = pace.bound(compute)
+            {
+                let left = stretch.left(now);
+                if !flight.admits(left, costs::of(work)) {
+                    let room = flight.most.saturating_sub(flight.counted(costs::of(work))).max(flight.low);
+                    return Step::Wait(now + left.saturating_sub(room).max(5_000));
                 }
             }
         }
+        if over && self.stretch.is_none() {
+            self.end_turn(compute, now);
+            return Step::Wait(now);
+        }
         if self.stretch.is_none() {
-            if let Err(until) = slice.compute().take_turn(now, now + LOST) {
+            if let Err(until) = compute.take_turn(now, now + LOST) {
                 return Step::Wait(until);
             }
             self.stretch = Some(Stretch::new(context, now));
+            pacer::wake();
         }
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(stretch) = &mut self.stretch {
             stretch.before(stream, work, events, sys::nanoseconds());
+            if self.wanting {
+                compute.works(now + stretch.left(now));
+            }
         }
         Step::Go
     }
 
-    /// The stretch has ended.
-    fn settle(&mut self, slice: &Slice) {
-        self.closing = false;
-        if let Some(stretch) = self.stretch.take() {
-            self.charge(slice, stretch);
-            slice.compute().give_turn();
+    /// Nobody holds it up, but what is queued must not grow without end.
+    fn step_freely(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> Step {
+        self.leave_stretch(compute, now);
+        let context = self.samples.context();
+        let events = self.events.entry(context).or_insert(Events::new());
+        let age = self.samples.age(events, now);
+        // One that waits for what is launched after it is not waited for.
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
+        if self.samples.admits(most) || age > PATIENCE { Step::Go } else { Step::Wait(now + 20_000) }
+    }
+
+    /// It was launched. Whether the next one has to ask, even if there is no company.
+    fn after(&mut self, context: usize, stream: Stream, in_company: bool, now: u64) -> bool {
+        self.launched = now;
+        self.asking = self.asking.saturating_sub(1);
+        let events = self.events.entry(context).or_insert(Events::new());
+        if let Some(stretch) = self.stretch.as_mut().filter(|stretch| stretch.context == context) {
+            stretch.after(stream, events, now);
+        } else {
+            self.samples.after(context, stream, events, now);
+        }
+        let is_watched = self.stretch.is_some() || self.wanting || in_company || !self.samples.are_short();
+        if !is_watched {
+            self.samples.begin_again(events);
+        }
+        is_watched
+    }
+
+    /// Sees how far the GPU has got.
+    fn look(&mut self, compute: &Compute<'_>, now: u64) {
+        for stretch in self.late.iter_mut().chain(&mut self.stretch) {
+            stretch.look(self.events.entry(stretch.context).or_insert(Events::new()), now);
+        }
+        while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(now)) {
+            let stretch = self.late.swap_remove(at);
+            self.charge(compute, stretch);
         }
     }
 
-    fn charge(&mut self, slice: &Slice, stretch: Stretch) {
+    /// The stretch has ended.
+    fn settle(&mut self, compute: &Compute<'_>) {
+        self.closing = false;
+        if let Some(stretch) = self.stretch.take() {
+            self.charge(compute, stretch);
+            compute.give_turn();
+        }
+    }
+
+    /// If all is done, others may have the GPU until something is launched again.
+    fn rest_if_done(&mut self, compute: &Compute<'_>, now: u64) {
+        if self.stretch.as_ref().is_some_and(|stretch| stretch.is_done(now)) {
+            if self.asking == 0 {
+                compute.rests(now);
+            }
+            self.settle(compute);
+        }
+    }
+
+    /// The stretch is not waited for.
+    fn leave_stretch(&mut self, compute: &Compute<'_>, now: u64) {
+        self.closing = false;
+        if let Some(mut stretch) = self.stretch.take() {
+            stretch.mark_ends(self.events.entry(stretch.context).or_insert(Events::new()), now);
+            self.late.push(stretch);
+            compute.give_turn();
+        }
+    }
+
+    /// The turn is over, and all that was started in it is done.
+    fn end_turn(&mut self, compute: &Compute<'_>, now: u64) {
+        compute.hand_over(now);
+        if self.waits.are_few(now) && compute.priority() != Priority::Latency {
+            self.wants_no_more(compute);
+        }
+        self.waits.start(now);
+    }
+
+    /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
+    fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
+        if !pace.in_company.load(Ordering::Relaxed) {
+            if self.wanting {
+                self.wants_no_more(compute);
+            }
+        } else if !self.wanting && (compute.priority() == Priority::Latency || self.waits.are_many(now)) {
+            self.wanting = true;
+            self.waits.start(now);
+        }
+    }
+
+    fn wants_no_more(&mut self, compute: &Compute<'_>) {
+        self.wanting = false;
+        compute.wants_no_more();
+    }
+
+    fn charge(&mut self, compute: &Compute<'_>, stretch: Stretch) {
         let opened = stretch.opened;
         let events = self.events.entry(stretch.context).or_insert(Events::new());
         let gpu = stretch.settle(events);
-        slice.compute().charge(opened, gpu);
+        compute.charge(opened, gpu);
     }
 
-    fn settle_late(&mut self, slice: &Slice) {
-        while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(u64::MAX)) {
-            let stretch = self.late.swap_remove(at);
-            self.charge(slice, stretch);
+    /// What the pacer does when nobody launches. Returns when it is to look again, and whether a bell may ring before.
+    fn tick(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> (u64, bool) {
+        self.look(compute, now);
+        if self.stretch.as_ref().is_some_and(|stretch| now > stretch.launched + GAP) {
+            self.rest_if_done(compute, now);
+        }
+        if self.wanting {
+            if now.saturating_sub(self.launched) > FORGOTTEN && self.stretch.is_none() {
+                compute.rests(now);
+                self.wants_no_more(compute);
+            } else if self.stretch.is_none()
+                && compute.is_holder()
+                && matches!(compute.whose_turn(now), Whose::Mine { over: true })
+            {
+                self.end_turn(compute, now);
+            }
+        }
+        let context = self.samples.context();
+        let under_way = self.samples.age(self.events.entry(context).or_insert(Events::new()), now);
+        let is_under_way = !self.wanting && under_way > 0 && pace.in_company.load(Ordering::Relaxed);
+        if is_under_way {
+            self.waits.look(now.saturating_sub(self.launched), now);
+            self.want_if_bound(pace, compute, now);
+        }
+        match &self.stretch {
+            Some(stretch) => (now + stretch.left(now).clamp(50_000, 1_000_000), self.wanting),
+            None if self.wanting || !self.late.is_empty() || is_under_way => (now + 1_000_000, self.wanting),
+            None => (u64::MAX, false),
         }
     }
 }

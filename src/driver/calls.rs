@@ -169,6 +169,13 @@ pub fn without_breaking_captures<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
+/// The same for all that this thread will ever ask.
+pub fn never_break_captures() {
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: exchanges this thread's mode for the one given.
+    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+}
+
 /// Loads NVML, if the machine has it: the one library that the shim loads without the program's doing.
 pub fn load_nvml() -> bool {
     NVML.load()

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use ration_contract::Settings;
-use ration_policy::Share;
+use ration_contract::{Priority, Settings};
+use ration_policy::{Share, turns};
 use ration_region::{Compute, Gpu, Member, Region};
 
 use super::heap::Heaps;
@@ -82,7 +82,8 @@ impl Slice {
         let index = u32::try_from(device).ok()?;
         let memory = settings.memory.for_gpu(index, &uuid);
         let limit = settings.compute_limit.for_gpu(index, &uuid).map(|limit| Share::from_ppm(limit.ppm()));
-        if memory.is_none() && limit.is_none() {
+        let request = settings.compute_request.for_gpu(index, &uuid).map(|share| Share::from_ppm(share.ppm()));
+        if memory.is_none() && limit.is_none() && request.is_none() && settings.priority == Priority::default() {
             return Some(None);
         }
         let total = total as u64;
@@ -112,11 +113,17 @@ impl Slice {
             threads: threads(device),
             heaps: Heaps::new(),
             context: AtomicU64::new(CONTEXT),
-            pace: Pace::new(limit.is_some_and(|limit| !limit.is_whole())),
+            pace: Pace::new(),
         };
         if let Some(limit) = limit {
             slice.compute().begin_with_limit(limit);
         }
+        let urgency = match settings.priority {
+            Priority::Latency => turns::Priority::Latency,
+            Priority::Normal => turns::Priority::Normal,
+            Priority::Batch => turns::Priority::Batch,
+        };
+        slice.compute().begin_with_request(request, urgency);
         slice.learn(changing);
         Some(Some(slice))
     }

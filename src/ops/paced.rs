@@ -5,7 +5,7 @@ use super::{Call, Outcome};
 use crate::abi::cuda::CUstream;
 use crate::driver::Stream;
 use crate::pace::costs::Work;
-use crate::{ledger, pace};
+use crate::{ledger, pace, sys};
 
 /// Whether there is nothing to do about work: nobody holds it up.
 #[inline(always)]
@@ -30,11 +30,17 @@ fn copied(call: &mut Call<'_>, function: usize, bytes: u64, stream: Stream) -> O
     paced(call, stream, || Work::copy(function as u64, bytes), |call| Outcome::Done(call.driver()))
 }
 
-/// The program is about to wait for the GPU.
-pub fn before_wait() {
-    if pace::is_any_gated() {
-        ledger::all().for_each(|slice| slice.pace.before_wait());
+/// The program waits for the GPU.
+pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    if !pace::is_any_gated() {
+        return wait();
     }
+    ledger::all().for_each(|slice| slice.pace.before_wait());
+    let began = sys::nanoseconds();
+    let result = wait();
+    let now = sys::nanoseconds();
+    ledger::all().for_each(|slice| slice.pace.after_wait(slice, now - began, now));
+    result
 }
 
 fn begins(call: &mut Call<'_>, stream: Stream) -> Outcome {

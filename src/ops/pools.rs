@@ -163,8 +163,7 @@ pub unsafe fn trim(call: &mut Call<'_>, _pool: CUmemoryPool, _keep: usize) -> Ou
 
 /// Asks the driver for something after which pools may have let go of memory.
 pub fn refreshed(call: &mut Call<'_>) -> Outcome {
-    paced::before_wait();
-    let result = call.driver();
+    let result = paced::waiting(|| call.driver());
     if pools::any() {
         // Pools may have let go of memory already: whoever learned from NVML meanwhile looks again.
         let _changing = ledger::changing();

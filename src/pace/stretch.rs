@@ -1,9 +1,10 @@
 //! A stretch of work: what was launched between two looks, and how long the GPU worked on it.
 //!
-//! It is marked by events of ours in the program's own streams: one before the first launch in each stream, one behind the
-//! last so far. The GPU writes the time into them as it passes. They are recorded by threads that launch into that very
+//! It is marked by events of ours in the program's own streams: one before the first launch in each stream, and more behind
+//! later ones. The GPU writes the time into them as it passes. They are recorded by threads that launch into that very
 //! stream, or while nobody can begin a capture in it.
 
+use std::collections::VecDeque;
 use std::ptr::null_mut;
 
 use ration_policy::{Busy, Cost};
@@ -19,19 +20,65 @@ pub struct Event(CUevent);
 // SAFETY: a handle, which the driver takes from any thread.
 unsafe impl Send for Event {}
 
+/// A mark behind some work.
+struct Mark {
+    event: Event,
+    /// What all work before it, in its stream and stretch, should take.
+    upto: u64,
+}
+
 /// Our marks in one stream.
 struct Marked {
     stream: Stream,
     begin: Event,
-    end: Event,
     /// When the begin mark was recorded, by the host's clock, and how much later the first launch behind it was made: in a
     /// stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
-    /// Something was launched behind the end mark.
+    /// The last mark that the GPU was seen to have passed.
+    passed: Option<Mark>,
+    /// Those behind it.
+    marks: VecDeque<Mark>,
+    /// What all that was launched should take.
+    launched: u64,
+    /// Something was launched behind the last mark.
     moved: bool,
     /// The stream can take no more marks: it is gone, or records a graph.
     closed: bool,
+}
+
+impl Marked {
+    fn marked_upto(&self) -> u64 {
+        self.marks.back().or(self.passed.as_ref()).map_or(0, |mark| mark.upto)
+    }
+
+    fn passed_upto(&self) -> u64 {
+        self.passed.as_ref().map_or(0, |mark| mark.upto)
+    }
+
+    /// Marks the end of what was launched so far. False: that is not possible.
+    fn mark(&mut self, events: &mut Events) -> bool {
+        /// There are no more marks in a stream than this: the last one is moved on.
+        const MOST: usize = 32;
+        let event = if self.marks.len() < MOST { events.take() } else { None };
+        let event = event.or_else(|| self.marks.pop_back().map(|mark| mark.event));
+        let Some(event) = event else { return false };
+        if !record(event, self.stream) {
+            events.give([event]);
+            return false;
+        }
+        self.marks.push_back(Mark { event, upto: self.launched });
+        self.moved = false;
+        true
+    }
+
+    /// Sees which marks the GPU has passed.
+    fn look(&mut self, events: &mut Events) {
+        while self.marks.front().is_some_and(|mark| has_passed(mark.event)) {
+            let passed = self.marks.pop_front();
+            events.give(std::mem::replace(&mut self.passed, passed).map(|mark| mark.event));
+        }
+    }
 }
 
 /// A stretch of work in one context.
@@ -43,6 +90,8 @@ pub struct Stretch {
     pub launched: u64,
     /// When an end was last marked.
     marked: u64,
+    /// When the GPU was last seen to have got on, or was given work when it had none.
+    progressed: u64,
     /// What all of it should take.
     pub expected: u64,
     /// Of some of it nothing is known.
@@ -53,6 +102,10 @@ pub struct Stretch {
 
 /// As often as this an end is marked while launches come quickly.
 const BETWEEN_MARKS: u64 = 50_000;
+/// As often as this it is looked which marks of one that nobody holds up the GPU has passed.
+const BETWEEN_LOOKS: u64 = 20_000;
+/// And behind so much work.
+const WORK_BETWEEN_MARKS: u64 = 80_000;
 
 impl Stretch {
     /// Nothing yet.
@@ -62,6 +115,7 @@ impl Stretch {
             opened: now,
             launched: now,
             marked: 0,
+            progressed: now,
             expected: 0,
             unknown: false,
             works: Vec::new(),
@@ -71,16 +125,35 @@ impl Stretch {
 
     /// Something is about to be launched into a stream.
     pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events, now: u64) -> bool {
-        if !self.streams.iter().any(|marked| marked.stream == stream && !marked.closed) {
-            let (Some(begin), Some(end)) = (events.take(), events.take()) else { return false };
+        if self.in_flight() == 0 {
+            self.progressed = now;
+        }
+        let of_stream = |marked: &&mut Marked| marked.stream == stream && !marked.closed;
+        if self.streams.iter_mut().find(of_stream).is_none() {
+            let Some(begin) = events.take() else { return false };
             if !record(begin, stream) {
-                events.give([begin, end]);
+                events.give([begin]);
                 return false;
             }
-            self.streams.push(Marked { stream, begin, end, begun: now, lead: None, moved: true, closed: false });
+            self.streams.push(Marked {
+                stream,
+                begin,
+                begun: now,
+                lead: None,
+                passed: None,
+                marks: VecDeque::new(),
+                launched: 0,
+                moved: true,
+                closed: false,
+            });
         }
         match costs::of(work).expected() {
-            Some(cost) => self.expected = self.expected.saturating_add(cost),
+            Some(cost) => {
+                self.expected = self.expected.saturating_add(cost);
+                if let Some(marked) = self.streams.iter_mut().find(of_stream) {
+                    marked.launched = marked.launched.saturating_add(cost);
+                }
+            }
             None => self.unknown = true,
         }
         match self.works.iter_mut().find(|(known, _)| *known == work) {
@@ -91,26 +164,23 @@ impl Stretch {
     }
 
     /// It was launched.
-    pub fn after(&mut self, stream: Stream, now: u64) {
+    pub fn after(&mut self, stream: Stream, events: &mut Events, now: u64) {
         self.launched = now;
         let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
             marked.lead.get_or_insert(now.saturating_sub(marked.begun));
-            if due && record(marked.end, marked.stream) {
-                marked.moved = false;
+            let much = marked.launched.saturating_sub(marked.marked_upto()) >= WORK_BETWEEN_MARKS;
+            if (due || much) && marked.mark(events) {
                 self.marked = now;
             }
         }
     }
 
     /// Marks the end of all that was launched so far. Nobody begins a capture meanwhile.
-    pub fn mark_ends(&mut self, now: u64) {
+    pub fn mark_ends(&mut self, events: &mut Events, now: u64) {
         for marked in self.streams.iter_mut().filter(|marked| marked.moved && !marked.closed) {
-            if !marked.stream.can_be_marked() {
-                marked.closed = true;
-            } else if record(marked.end, marked.stream) {
-                marked.moved = false;
+            if marked.stream.can_be_marked() && marked.mark(events) {
                 self.marked = now;
             } else {
                 marked.closed = true;
@@ -119,24 +189,52 @@ impl Stretch {
     }
 
     /// A stream is about to record a graph or to go away: its end is marked, and it takes no more marks.
-    pub fn close(&mut self, stream: Stream, now: u64) {
+    pub fn close(&mut self, stream: Stream, events: &mut Events, now: u64) {
         if self.streams.iter().any(|marked| marked.stream == stream) {
-            self.mark_ends(now);
+            self.mark_ends(events, now);
             self.streams.iter_mut().filter(|marked| marked.stream == stream).for_each(|marked| marked.closed = true);
         }
     }
 
+    /// Sees how far the GPU has got.
+    pub fn look(&mut self, events: &mut Events, now: u64) {
+        let before = self.in_flight();
+        self.streams.iter_mut().for_each(|marked| marked.look(events));
+        let done = before - self.in_flight();
+        if done > 0 {
+            // It was done before it was seen: the GPU has been at the next since it should have been, if that is earlier.
+            self.progressed = now.min(self.progressed.saturating_add(done));
+        }
+    }
+
+    /// What should still be under way, counted from mark to mark.
+    fn in_flight(&self) -> u64 {
+        self.streams.iter().map(|marked| marked.launched.saturating_sub(marked.passed_upto())).sum()
+    }
+
+    /// What should still be under way by now.
+    pub fn left(&self, now: u64) -> u64 {
+        // Beyond the next mark it has not got.
+        let next = |marked: &Marked| {
+            marked.marks.front().map_or(marked.launched, |mark| mark.upto).saturating_sub(marked.passed_upto())
+        };
+        let most = self.streams.iter().map(next).sum();
+        self.in_flight().saturating_sub(now.saturating_sub(self.progressed).min(most))
+    }
+
     /// Whether the GPU has passed all marks, and whatever was launched behind them is surely done by now.
     pub fn is_done(&self, now: u64) -> bool {
-        /// What was launched behind the last mark takes less than this.
-        const BEHIND: u64 = 2_000_000;
-        self.streams.iter().all(|marked| {
-            (!marked.moved || marked.closed || now.saturating_sub(self.launched) > BEHIND) && has_passed(marked.end)
-        })
+        /// What is launched behind the last mark takes little, and longer than expected by no more than this.
+        const BEHIND: u64 = 300_000;
+        let behind = |marked: &Marked| 2 * marked.launched.saturating_sub(marked.marked_upto()) + BEHIND;
+        let over = now.saturating_sub(self.launched.max(self.progressed));
+        let done =
+            |marked: &Marked| marked.marks.is_empty() && (!marked.moved || marked.closed || over > behind(marked));
+        self.streams.iter().all(done)
     }
 
     /// How long the GPU worked on it, by its own clock; and what was learned from that. The events go back.
-    pub fn settle(self, events: &mut Events) -> u64 {
+    pub fn settle(mut self, events: &mut Events) -> u64 {
         let mut busy = Busy::new();
         let mut total = 0;
         let Some(first) = self.streams.first().map(|marked| marked.begin) else { return 0 };
@@ -144,13 +242,21 @@ impl Stretch {
         const SHIFT: i64 = 1 << 40;
         let at = |event| elapsed(first, event).map(|ns| (ns + SHIFT).max(0) as u64);
         for marked in &self.streams {
-            if let (Some(begin), Some(end)) = (at(marked.begin), at(marked.end)) {
+            let end = marked.passed.as_ref().and_then(|mark| at(mark.event));
+            if let (Some(begin), Some(end)) = (at(marked.begin), end) {
                 total += busy.add(begin.saturating_add(marked.lead.unwrap_or(0)), end);
             }
         }
         self.learn(total);
-        events.give(self.streams.iter().flat_map(|marked| [marked.begin, marked.end]));
+        self.give_events(events);
         total
+    }
+
+    fn give_events(&mut self, events: &mut Events) {
+        for mut marked in self.streams.drain(..) {
+            let marks = marked.marks.drain(..).chain(marked.passed).map(|mark| mark.event);
+            events.give(marks.chain([marked.begin]));
+        }
     }
 
     fn learn(&self, measured: u64) {
@@ -159,6 +265,116 @@ impl Stretch {
         for (work, cost, _) in known {
             costs::set(work, cost.learned(self.expected, unknown, measured));
         }
+    }
+}
+
+/// A mark behind a launch that nobody held up.
+struct Sample {
+    event: Event,
+    /// When it was recorded, by the host's clock.
+    at: u64,
+    /// How many launches there were up to it.
+    count: u64,
+    /// The one before was under way when this one was recorded, so that the GPU had no pause between them.
+    follows: bool,
+}
+
+/// Marks behind some of the work of a program that nobody holds up, to know how much of it is under way, and for how long.
+pub struct Samples {
+    context: usize,
+    marks: VecDeque<Sample>,
+    passed: Option<Sample>,
+    marked: u64,
+    looked: u64,
+    count: u64,
+    /// What a launch takes on average; 0: not known.
+    cost: u64,
+    /// How often that was found since launches are watched.
+    found: u32,
+}
+
+impl Samples {
+    /// While nothing is known, no more than this is under way.
+    const UNKNOWN: u64 = 16;
+    /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
+    const SHORT: u64 = 40_000;
+
+    /// None yet.
+    pub const fn new() -> Samples {
+        Samples { context: 0, marks: VecDeque::new(), passed: None, marked: 0, looked: 0, count: 0, cost: 0, found: 0 }
+    }
+
+    /// Something was launched into a stream that can be marked.
+    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+        const MOST: usize = 64;
+        if self.context != context {
+            self.forget();
+            self.context = context;
+        }
+        self.count += 1;
+        let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
+        let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
+        if !due || self.marks.len() >= MOST {
+            return;
+        }
+        let Some(event) = events.take() else { return };
+        if record(event, stream) {
+            let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
+            self.marks.push_back(Sample { event, at: now, count: self.count, follows });
+            self.marked = now;
+        } else {
+            events.give([event]);
+        }
+    }
+
+    /// Sees how far the GPU has got. For how long the oldest of what was marked has been under way.
+    pub fn age(&mut self, events: &mut Events, now: u64) -> u64 {
+        let again = now.saturating_sub(self.looked) >= BETWEEN_LOOKS;
+        if again {
+            self.looked = now;
+        }
+        while again && self.marks.front().is_some_and(|sample| has_passed(sample.event)) {
+            let Some(sample) = self.marks.pop_front() else { break };
+            if let Some(before) = &self.passed
+                && sample.follows
+                && let Some(took) = elapsed(before.event, sample.event)
+            {
+                self.cost = (took.max(1) as u64 / (sample.count - before.count).max(1)).max(1);
+                self.found += 1;
+            }
+            events.give(self.passed.replace(sample).map(|before| before.event));
+        }
+        self.marks.front().map_or(0, |sample| now.saturating_sub(sample.at))
+    }
+
+    /// Whether more may be launched, if no more is to be under way than this.
+    pub fn admits(&self, most: u64) -> bool {
+        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
+        match self.cost {
+            0 => self.marks.is_empty() || under_way < Samples::UNKNOWN,
+            cost => under_way < 2 || under_way.saturating_mul(cost) <= most,
+        }
+    }
+
+    /// Whether launches are so short that nobody need watch how many there are.
+    pub fn are_short(&self) -> bool {
+        self.cost != 0 && self.cost < Samples::SHORT && self.found > 0 || self.count > 64 && self.marks.is_empty()
+    }
+
+    /// Launches were not watched for a while.
+    pub fn begin_again(&mut self, events: &mut Events) {
+        events.give(self.marks.drain(..).chain(self.passed.take()).map(|sample| sample.event));
+        (self.count, self.found) = (0, 0);
+    }
+
+    /// The context that they are in.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Their context is gone, or another is looked at. (The events of one that is not gone stay with it.)
+    pub fn forget(&mut self) {
+        *self = Samples { cost: self.cost, ..Samples::new() };
     }
 }
 
@@ -189,7 +405,7 @@ pub struct Events {
 
 impl Events {
     /// As many are made at most.
-    const MOST: usize = 256;
+    const MOST: usize = 512;
 
     /// None yet.
     pub const fn new() -> Events {

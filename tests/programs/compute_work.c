@@ -9,6 +9,7 @@
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
  *     poll       one kernel at a time, asked for until it is done
+ *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
  * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
  */
 #include <pthread.h>
@@ -84,6 +85,15 @@ int main(int argc, char **argv) {
             launch(stream);
             while ((code = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(20);
             OK(code);
+        }
+    } else if (!strcmp(shape, "request")) {
+        for (double next = now(); now() < end; next += 0.02) {
+            if (now() < next) usleep((next - now()) * 1e6);
+            double began = now();
+            for (int i = 0; i < 20; i++) launch(stream);
+            OK(cuStreamSynchronize(stream));
+            printf("took %.0f\n", (now() - began) * 1e6);
+            fflush(stdout);
         }
     } else if (!strcmp(shape, "streams")) {
         CUstream streams[4];

@@ -55,6 +55,13 @@ impl Settings {
         if reader.errors.is_empty() { Ok(reader.settings) } else { Err(reader.errors) }
     }
 
+    /// Whether they say nothing about what the program may have of a GPU.
+    pub fn asks_for_nothing(&self) -> bool {
+        let lists_are_empty =
+            self.memory.is_empty() && self.compute_limit.is_empty() && self.compute_request.is_empty();
+        lists_are_empty && self.priority == Priority::default()
+    }
+
     /// What can only be told apart once the GPUs are known, given in the order in which the process counts them: the
     /// beginning of a UUID that fits two of them, a request above the limit because one of the two goes by number and the
     /// other by UUID.

@@ -11,22 +11,42 @@ use crate::life::is_over;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
 
-/// What each of the container's words for compute is.
-mod word {
+/// What each of the container's words for compute is. Times are nanoseconds of the monotonic clock.
+pub(crate) mod word {
     /// In millionths; 0: not set.
     pub const LIMIT: usize = 0;
+    /// What it is to have at least where others want the GPU too, in millionths; 0: it asked for nothing.
+    pub const REQUEST: usize = 1;
+    /// 0: normal, 1: latency, 2: batch.
+    pub const PRIORITY: usize = 2;
     /// Until when the container has used up its due.
     pub const USED_UNTIL: usize = 3;
-    /// The process whose turn it is: its index plus one, and its generation in the high half. 0: nobody's.
+    /// The process that has work under way: its index plus one, and its generation in the high half. 0: none.
     pub const TURN: usize = 4;
     /// Until when it is not to be disturbed.
     pub const TURN_ENDS: usize = 5;
+    /// When it last launched anything, to some milliseconds.
+    pub const ACTIVE: usize = 6;
     /// Nanoseconds that the GPU has worked.
     pub const GPU_TIME: usize = 8;
     /// Nanoseconds that launches have waited.
     pub const THROTTLED: usize = 9;
     /// Stretches of work.
     pub const STRETCHES: usize = 10;
+    /// Nanoseconds that it has waited for turns.
+    pub const WAITED: usize = 11;
+    /// Turns that it has had.
+    pub const TURNS: usize = 12;
+    /// Turns that were cut short for another.
+    pub const PREEMPTED: usize = 13;
+    /// See [`ration_policy::turns`].
+    pub const VIRTUAL_TIME: usize = 16;
+    /// Since when it wants the GPU; 0: it does not.
+    pub const SINCE: usize = 17;
+    /// When its last turn ended.
+    pub const SERVED: usize = 18;
+    /// When one that waits was last heard of.
+    pub const HEARD: usize = 19;
 }
 
 /// A member's way to its container's account of time. All times are of the monotonic clock, in nanoseconds.
@@ -100,11 +120,14 @@ impl Compute<'_> {
     /// Takes the turn for work that should be done by `ends`. `Err`: not now, and when to ask again.
     pub fn take_turn(&self, now: u64, ends: u64) -> Result<(), u64> {
         let free_at = self.bucket().free_at(self.word(word::USED_UNTIL).load(SeqCst), now);
-        if free_at > now {
-            return Err(free_at);
-        }
         let (turn, own) = (self.word(word::TURN), self.own_turn());
         let holder = turn.load(SeqCst);
+        if free_at > now {
+            if holder == 0 {
+                self.rests(now);
+            }
+            return Err(free_at);
+        }
         if holder != own && holder != 0 && !self.has_lost_it(holder, now) {
             return Err(now + LOOK);
         }

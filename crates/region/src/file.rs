@@ -187,7 +187,6 @@ fn map(place: &Place, file: &File, gpu: &Gpu) -> Result<Mapping, OpenError> {
         renew(file, &mapping).map_err(|error| place.error("lock", error))?;
     }
     // The newest minor version that has been here: see docs/region.md.
-    #[expect(clippy::absurd_extreme_comparisons, reason = "there is no minor version below the first one yet")]
     if theirs.1 < MINOR {
         let (found, ours) = (version(MAJOR, theirs.1), version(MAJOR, MINOR));
         let _ = header.version.compare_exchange(found, ours, SeqCst, SeqCst);

@@ -19,7 +19,7 @@ use crate::life::{Owner, UNKEPT};
 use crate::memory::own_shadow;
 use crate::robust::List;
 use crate::sync::SeqCst;
-use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, with_signals_blocked, with_truncation_noticed};
+use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, start_thread, with_truncation_noticed};
 use crate::table::{Newcomer, Place, Trouble};
 
 /// What a process knows of itself. Zero in a child that was forked.
@@ -229,36 +229,14 @@ impl Keeper {
     }
 
     fn spawn(&'static self) -> Result<(), c_int> {
-        // Little is needed, but the C library takes the program's thread-local storage from the same memory.
-        let mut error = libc::EINVAL;
-        for size in [128 << 10, 1 << 20, 0] {
-            if error == libc::EINVAL {
-                error = with_signals_blocked(|| self.spawn_with(size));
-            }
-        }
+        // SAFETY: it is given a page that is never unmapped.
+        let error = unsafe { start_thread(run, std::ptr::from_ref(self).cast_mut().cast()) };
         if error != 0 {
             return Err(error);
         }
         let mut clock = Clock::start();
         while self.started.load(Ordering::Acquire) == 0 && clock.nap() < PATIENCE {}
         Ok(())
-    }
-
-    fn spawn_with(&'static self, stack: usize) -> c_int {
-        // SAFETY: the attributes are made, used and destroyed here; `run` is given a page that is never unmapped.
-        unsafe {
-            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-            libc::pthread_attr_init(&raw mut attributes);
-            libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-            if stack > 0 {
-                libc::pthread_attr_setstacksize(&raw mut attributes, stack);
-            }
-            let mut thread: libc::pthread_t = std::mem::zeroed();
-            let me = std::ptr::from_ref(self).cast_mut().cast();
-            let error = libc::pthread_create(&raw mut thread, &raw const attributes, run, me);
-            libc::pthread_attr_destroy(&raw mut attributes);
-            error
-        }
     }
 
     /// Has something done by the keeper. `None`: it does not get to it; `Err`: it may still do it, and what it needs for that

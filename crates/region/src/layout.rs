@@ -11,7 +11,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"rationRG");
 /// Regions of another major version are laid out differently: not for us.
 pub const MAJOR: u16 = 1;
 /// Counts what was given a meaning in bytes that were reserved before.
-pub const MINOR: u16 = 0;
+pub const MINOR: u16 = 1;
 
 #[cfg(not(all(loom, test)))]
 mod counts {
@@ -19,6 +19,7 @@ mod counts {
     pub const PROCESSES: usize = 1024;
     pub const NAME_WORDS: usize = 32;
     pub const COMPUTE: usize = 64;
+    pub const TURNS: usize = 7;
     /// How many words are reserved at a place.
     pub const fn reserved(words: usize) -> usize {
         words
@@ -31,11 +32,12 @@ mod counts {
     pub const PROCESSES: usize = 3;
     pub const NAME_WORDS: usize = 1;
     pub const COMPUTE: usize = 0;
+    pub const TURNS: usize = 0;
     pub const fn reserved(_: usize) -> usize {
         0
     }
 }
-use counts::{COMPUTE, NAME_WORDS, reserved};
+use counts::{COMPUTE, NAME_WORDS, TURNS, reserved};
 pub use counts::{CONTAINERS, PROCESSES};
 
 /// Words of a set of processes.
@@ -77,7 +79,8 @@ pub struct Header {
     pub lock: AtomicU32,
     /// Where the search for a free slot begins, so that a slot rests for as long as possible before it is used again.
     pub claim_from: AtomicU32,
-    pub(crate) reserved_too: [AtomicU64; reserved(7)],
+    /// Whose turn it is to use the GPU: see [`crate::turns`].
+    pub turns: [AtomicU64; TURNS],
     pub(crate) rest: [AtomicU64; reserved(488)],
 }
 
@@ -199,7 +202,7 @@ impl Header {
             reserved: zeros(),
             lock: small(),
             claim_from: small(),
-            reserved_too: zeros(),
+            turns: zeros(),
             rest: zeros(),
         }
     }

@@ -28,6 +28,7 @@ mod sys;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod turns;
 mod view;
 
 pub use compute::Compute;
@@ -37,6 +38,8 @@ pub use layout::{LONGEST_NAME, MAJOR, MINOR};
 pub use ledger::Full;
 pub use memory::rescue;
 pub use region::{Member, Region};
+pub use sys::{futex_wait, futex_wake, start_thread};
+pub use turns::Whose;
 pub use view::{ContainerView, Dead, Name, ProcessView};
 
 /// A GPU, as a region needs to know it.

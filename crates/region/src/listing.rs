@@ -47,7 +47,7 @@ fn listing() -> Vec<String> {
     let mut lines: Vec<String> = numbers.iter().map(|(name, number)| format!("number.{name} {number}")).collect();
     lines.extend(
         fields!("header", Header: magic version header_size size containers container_size processes process_size
-        uuid total boot reserved lock claim_from reserved_too rest),
+        uuid total boot reserved lock claim_from turns rest),
     );
     lines.extend(
         fields!("container", Container: state name_length generation reserved name reserved_too members cap tie refused

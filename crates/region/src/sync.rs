@@ -105,6 +105,9 @@ mod modelled {
                 pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_add(value, order)
                 }
+                pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_max(value, order)
+                }
                 pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_or(value, order)
                 }
@@ -201,6 +204,10 @@ pub mod mortal {
                 pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                     access();
                     self.0.fetch_add(value, order)
+                }
+                pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                    access();
+                    self.0.fetch_max(value, order)
                 }
                 pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
                     access();

@@ -161,6 +161,21 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, c_int::MAX, nothing, nothing, 0) };
 }
 
+/// Sleeps while the low half of a word that processes share has this value; for less than a second.
+pub fn futex_wait_shared(word: &crate::sync::AtomicU64, value: u32, limit: Duration) {
+    let limit = libc::timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+    let (low, nothing) = (std::ptr::from_ref(word).cast::<u32>(), null_mut::<c_void>());
+    // SAFETY: a word that lives, of which a little-endian machine has the low half first, and a time that does.
+    unsafe { libc::syscall(libc::SYS_futex, low, libc::FUTEX_WAIT, value, &raw const limit, nothing, 0) };
+}
+
+/// Wakes all that sleep on it, in all processes.
+pub fn futex_wake_shared(word: &crate::sync::AtomicU64) {
+    let (low, nothing) = (std::ptr::from_ref(word).cast::<u32>(), null_mut::<c_void>());
+    // SAFETY: a word that lives.
+    unsafe { libc::syscall(libc::SYS_futex, low, libc::FUTEX_WAKE, c_int::MAX, nothing, nothing, 0) };
+}
+
 /// Runs `f` with all signals blocked, so that a thread made in it never runs the program's handlers.
 ///
 /// (The C library leaves out the two signals by which it cancels threads and changes the user of all of them: a thread that
@@ -176,6 +191,36 @@ pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
         value
     }
+}
+
+/// Starts a thread that runs none of the program's signal handlers, and that nobody waits for. Returns the error number, or 0.
+///
+/// # Safety
+/// The function may be run in another thread, with this argument, for as long as the process lives.
+pub unsafe fn start_thread(run: extern "C" fn(*mut c_void) -> *mut c_void, argument: *mut c_void) -> c_int {
+    let start = |stack: usize| {
+        // SAFETY: the attributes are made, used and destroyed here; the function and what it is given are the caller's word.
+        unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut attributes);
+            libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+            if stack > 0 {
+                libc::pthread_attr_setstacksize(&raw mut attributes, stack);
+            }
+            let mut thread: libc::pthread_t = std::mem::zeroed();
+            let error = libc::pthread_create(&raw mut thread, &raw const attributes, run, argument);
+            libc::pthread_attr_destroy(&raw mut attributes);
+            error
+        }
+    };
+    // Little is needed, but the C library takes the program's thread-local storage from the same memory.
+    let mut error = libc::EINVAL;
+    for size in [256 << 10, 1 << 20, 0] {
+        if error == libc::EINVAL {
+            error = with_signals_blocked(|| start(size));
+        }
+    }
+    error
 }
 
 /// Runs `f` with `SIGBUS` let through, in a thread in which all signals are blocked: a region's file may be cut short at any

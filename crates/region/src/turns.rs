@@ -1,0 +1,365 @@
+//! Turns between containers: who may use the GPU while several want more than there is of it.
+//!
+//! The rules are [`ration_policy::turns`], which says what each word is for. The words of the GPU are in the header, those of a
+//! container in its slot ([`crate::compute`]). Nobody decides for the others: whoever waits and whoever holds the GPU read the
+//! same words, and come to the same end; the holder changes by a compare-and-swap, and whoever wins it writes what changes
+//! with it. A word that is wrong, because somebody has damaged it or was killed halfway, makes a turn longer or shorter, and
+//! nobody waits for ever: each who waits looks again after a few milliseconds.
+
+use std::time::Duration;
+
+use ration_policy::turns::{Contender, Grant, Priority, Queue, Rules, Turn};
+use ration_policy::{Bucket, Flight, Share};
+
+use crate::compute::{Compute, word};
+use crate::layout::{Bits, CONTAINERS, LIVE};
+use crate::life::is_held;
+use crate::sync::{AtomicU64, SeqCst};
+use crate::sys::{futex_wait_shared, futex_wake_shared};
+
+/// What each of the GPU's words is.
+mod gpu {
+    /// The container whose turn it is: its index plus one, and its generation in the high half. 0: nobody's.
+    pub const HOLDER: usize = 0;
+    /// When it was handed over.
+    pub const BEGAN: usize = 1;
+    /// Since when the holder has nothing under way; 0: it has.
+    pub const QUIET: usize = 2;
+    /// When the holder last did anything.
+    pub const HEARD: usize = 3;
+    /// The virtual time at which those who want the GPU are served.
+    pub const CLOCK: usize = 4;
+    /// Rings (its low half is a futex) when any of this changes in a way that somebody may be waiting for.
+    pub const BELL: usize = 5;
+    /// The containers that want the GPU, one bit each.
+    pub const WANTING: usize = 6;
+}
+
+const RULES: Rules = Rules::USUAL;
+/// Whoever waits looks again after so long, whatever it is told.
+const LOOK: u64 = 2_000_000;
+/// A container is there for the others if it was active within this time.
+const PRESENT: u64 = 1_000_000_000;
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This container's. `over`: it is to start nothing more, and to hand over when all is done.
+    Mine {
+        /// Whether another is to have it now.
+        over: bool,
+    },
+    /// Another's. One looks again at this time, or when the bell rings.
+    Others(u64),
+}
+
+/// The turns as somebody sees them.
+struct View {
+    waiting: [Contender; CONTAINERS],
+    count: usize,
+    turn: Option<Turn>,
+    clock: u64,
+    now: u64,
+}
+
+impl View {
+    fn queue(&self) -> Queue<'static, std::iter::Copied<std::slice::Iter<'_, Contender>>> {
+        let waiting = self.waiting[..self.count].iter().copied();
+        Queue { clock: self.clock, turn: self.turn, waiting, now: self.now, rules: &RULES }
+    }
+}
+
+/// How a priority is written.
+fn priority(word: u64) -> Priority {
+    match word {
+        1 => Priority::Latency,
+        2 => Priority::Batch,
+        _ => Priority::Normal,
+    }
+}
+
+impl Compute<'_> {
+    fn gpu(&self, which: usize) -> &AtomicU64 {
+        &self.table.header.turns[which]
+    }
+
+    fn of(&self, container: usize, which: usize) -> &AtomicU64 {
+        &self.table.containers[container].compute[which]
+    }
+
+    fn bit(&self) -> u64 {
+        1 << (self.place.container % 64)
+    }
+
+    fn read(&self, container: usize, which: usize) -> u64 {
+        self.of(container, which).load(SeqCst)
+    }
+
+    fn limit_of(&self, container: usize) -> Share {
+        match self.read(container, word::LIMIT) {
+            0 => Share::WHOLE,
+            ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
+        }
+    }
+
+    fn weight_of(&self, container: usize) -> Share {
+        let request = u32::try_from(self.read(container, word::REQUEST)).unwrap_or(u32::MAX);
+        Share::weight(request, self.limit_of(container))
+    }
+
+    /// What a container's words say; `holds_since` if the GPU is its own.
+    fn contender(&self, index: usize, holds_since: Option<u64>, together: u64, now: u64) -> Contender {
+        let (limit, weight) = (self.limit_of(index), self.weight_of(index));
+        let priority = priority(self.read(index, word::PRIORITY));
+        let since = self.read(index, word::SINCE).min(now);
+        let (mut free, mut ready) = (0, 0);
+        if !limit.is_whole() {
+            let waited = if since == 0 { 0 } else { holds_since.unwrap_or(now).saturating_sub(since) };
+            let bucket = Bucket::new(limit).kept_waiting(waited);
+            let used_until = self.read(index, word::USED_UNTIL);
+            free = bucket.free_at(used_until, now);
+            ready = match priority {
+                Priority::Latency => free,
+                _ => bucket.ready_at(used_until, now, RULES.worth(weight, together)),
+            };
+        }
+        let (virtual_time, served) = (self.read(index, word::VIRTUAL_TIME), self.read(index, word::SERVED).min(now));
+        Contender { index, weight, priority, virtual_time, since, served, free, ready }
+    }
+
+    /// Whether anybody in a container is alive.
+    fn is_alive(&self, container: usize) -> bool {
+        self.table.members_of(container).any(|(_, process)| is_held(&process.life))
+    }
+
+    /// The container of a holder's word, if there is such a one and anybody in it is alive.
+    fn holder(&self, token: u64) -> Option<usize> {
+        let index = (token as u32).checked_sub(1)? as usize;
+        let container = self.table.containers.get(index)?;
+        let is_there = container.state.load(SeqCst) == LIVE && container.membership(index) == token;
+        (is_there && (index == self.place.container || self.is_alive(index))).then_some(index)
+    }
+
+    fn view(&self, token: u64, now: u64) -> View {
+        let holder = self.holder(token);
+        let wanting = self.gpu(gpu::WANTING).load(SeqCst);
+        let is_waiting = |index: &usize| {
+            *index < CONTAINERS
+                && Some(*index) != holder
+                && self.read(*index, word::SINCE) != 0
+                && self.table.containers[*index].state.load(SeqCst) == LIVE
+                && (*index == self.place.container
+                    || RULES.is_heard(self.read(*index, word::HEARD), now) && self.is_alive(*index))
+        };
+        let weights = |it: usize| u64::from(self.weight_of(it).ppm());
+        let together = Bits(wanting).filter(is_waiting).chain(holder).map(weights).fold(0, u64::saturating_add);
+        const NOBODY: Contender = Contender {
+            index: 0,
+            weight: Share::WHOLE,
+            priority: Priority::Normal,
+            virtual_time: 0,
+            since: 0,
+            served: 0,
+            free: 0,
+            ready: 0,
+        };
+        let mut view = View { waiting: [NOBODY; CONTAINERS], count: 0, turn: None, clock: 0, now };
+        for index in Bits(wanting).filter(is_waiting) {
+            view.waiting[view.count] = self.contender(index, None, together, now);
+            view.count += 1;
+        }
+        view.clock = self.gpu(gpu::CLOCK).load(SeqCst);
+        view.turn = holder.map(|index| {
+            let began = self.gpu(gpu::BEGAN).load(SeqCst).min(now);
+            let quiet = self.gpu(gpu::QUIET).load(SeqCst);
+            Turn {
+                holder: self.contender(index, Some(began), together, now),
+                began,
+                quiet: (quiet != 0).then_some(quiet),
+                heard: self.gpu(gpu::HEARD).load(SeqCst),
+            }
+        });
+        view
+    }
+
+    /// The container wants the GPU: from now on, unless it has wanted it before.
+    pub fn wants(&self, now: u64) {
+        let own = self.place.container;
+        self.of(own, word::HEARD).store(now, SeqCst);
+        if self.read(own, word::SINCE) == 0 {
+            self.of(own, word::SINCE).store(now.max(1), SeqCst);
+        }
+        if self.gpu(gpu::WANTING).load(SeqCst) & self.bit() == 0 {
+            self.gpu(gpu::WANTING).fetch_or(self.bit(), SeqCst);
+            self.ring();
+        }
+    }
+
+    /// It does not any more.
+    pub fn wants_no_more(&self) {
+        if self.gpu(gpu::WANTING).load(SeqCst) & self.bit() != 0 {
+            self.gpu(gpu::WANTING).fetch_and(!self.bit(), SeqCst);
+            self.of(self.place.container, word::SINCE).store(0, SeqCst);
+        }
+    }
+
+    /// Whether any other container wants the GPU.
+    pub fn is_wanted_by_others(&self) -> bool {
+        self.gpu(gpu::WANTING).load(SeqCst) & !self.bit() != 0
+    }
+
+    /// Whose turn it is. It is taken if it is free and this container is next.
+    pub fn whose_turn(&self, now: u64) -> Whose {
+        let token = self.gpu(gpu::HOLDER).load(SeqCst);
+        let own = self.table.containers[self.place.container].membership(self.place.container);
+        if token == own {
+            let over = self.is_wanted_by_others() && self.view(token, now).queue().is_over();
+            return Whose::Mine { over };
+        }
+        let view = self.view(token, now);
+        let queue = view.queue();
+        let (over, lost) = (queue.over_at(), queue.lost_at());
+        let is_quiet = view.turn.is_none_or(|turn| turn.quiet.is_some());
+        let by_itself = if is_quiet { over.unwrap_or(now) } else { u64::MAX };
+        let free_at = by_itself.min(lost.unwrap_or(u64::MAX));
+        if free_at <= now
+            && let Some(grant) = queue.next()
+            && self.hand(token, &grant, view.turn.as_ref(), now)
+            && grant.index == self.place.container
+        {
+            return Whose::Mine { over: false };
+        }
+        Whose::Others(free_at.max(now + 20_000).min(now + LOOK))
+    }
+
+    /// All that this container had started is done, and its turn is over: to whoever is next.
+    pub fn hand_over(&self, now: u64) {
+        let token = self.gpu(gpu::HOLDER).load(SeqCst);
+        let view = self.view(token, now);
+        if view.turn.is_some_and(|turn| turn.holder.index == self.place.container)
+            && let Some(grant) = view.queue().next()
+        {
+            self.hand(token, &grant, view.turn.as_ref(), now);
+        }
+    }
+
+    fn hand(&self, from: u64, grant: &Grant, before: Option<&Turn>, now: u64) -> bool {
+        let to = self.table.containers[grant.index].membership(grant.index);
+        // First, because whoever sees the new holder is to see a turn that begins.
+        self.gpu(gpu::BEGAN).store(now, SeqCst);
+        self.gpu(gpu::HEARD).store(now, SeqCst);
+        self.gpu(gpu::QUIET).store(0, SeqCst);
+        if self.gpu(gpu::HOLDER).compare_exchange(from, to, SeqCst, SeqCst).is_err() {
+            return false;
+        }
+        self.gpu(gpu::CLOCK).fetch_max(grant.clock, SeqCst);
+        self.of(grant.index, word::VIRTUAL_TIME).fetch_max(grant.virtual_time, SeqCst);
+        self.of(grant.index, word::TURNS).fetch_add(1, SeqCst);
+        let since = self.read(grant.index, word::SINCE);
+        if since != 0 {
+            self.of(grant.index, word::WAITED).fetch_add(now.saturating_sub(since), SeqCst);
+        }
+        if let Some(Turn { holder, quiet, .. }) = before {
+            self.of(holder.index, word::VIRTUAL_TIME).fetch_add(grant.charge, SeqCst);
+            self.of(holder.index, word::SERVED).store(now, SeqCst);
+            if quiet.is_some() {
+                self.of(holder.index, word::SINCE).store(0, SeqCst);
+                self.gpu(gpu::WANTING).fetch_and(!(1 << (holder.index % 64)), SeqCst);
+            } else if grant.was_served {
+                self.of(holder.index, word::SINCE).store(now, SeqCst);
+            } else {
+                self.of(holder.index, word::PREEMPTED).fetch_add(1, SeqCst);
+            }
+        }
+        self.ring();
+        true
+    }
+
+    /// The container works, in its turn, and what it has started should be done by then.
+    pub fn works(&self, until: u64) {
+        if self.is_holder() {
+            self.gpu(gpu::QUIET).store(0, SeqCst);
+            self.gpu(gpu::HEARD).store(until, SeqCst);
+        }
+    }
+
+    /// It has nothing under way.
+    pub fn rests(&self, now: u64) {
+        if self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0 {
+            self.gpu(gpu::QUIET).store(now.max(1), SeqCst);
+            if self.is_wanted_by_others() {
+                self.ring();
+            }
+        }
+    }
+
+    /// Whether it is this container's turn.
+    pub fn is_holder(&self) -> bool {
+        let own = self.table.containers[self.place.container].membership(self.place.container);
+        self.gpu(gpu::HOLDER).load(SeqCst) == own
+    }
+
+    /// The container has launched something of late.
+    pub fn is_active(&self, now: u64) {
+        self.of(self.place.container, word::ACTIVE).store(now, SeqCst);
+    }
+
+    /// Other containers that are there: their priority, and when they last had or wanted a turn; 0: never.
+    fn others(&self, now: u64) -> impl Iterator<Item = (Priority, u64)> {
+        let wanting = self.gpu(gpu::WANTING).load(SeqCst);
+        let others = (0..CONTAINERS).filter(|index| *index != self.place.container);
+        others.filter_map(move |index| {
+            let active = self.read(index, word::ACTIVE);
+            let priority = priority(self.read(index, word::PRIORITY));
+            let is_recent = active != 0 && (priority == Priority::Latency || now.saturating_sub(active) < PRESENT);
+            if !is_recent || self.table.containers[index].state.load(SeqCst) != LIVE || !self.is_alive(index) {
+                return None;
+            }
+            let wants = wanting >> (index % 64) & 1 != 0;
+            let wanted = if wants { now } else { self.read(index, word::SERVED) };
+            Some((priority, wanted))
+        })
+    }
+
+    /// Whether other containers use the GPU too, and, where some of them take turns, how much may be in flight.
+    pub fn company(&self, now: u64) -> (bool, Option<Flight>) {
+        let is_shared = self.others(now).next().is_some();
+        (is_shared, is_shared.then(|| RULES.flight(self.others(now), now)).flatten())
+    }
+
+    /// What the container asks for, and how urgently; where nobody has said so yet.
+    pub fn begin_with_request(&self, request: Option<Share>, urgency: Priority) {
+        let begin = |which: usize, value: u64| {
+            let _ = self.of(self.place.container, which).compare_exchange(0, value, SeqCst, SeqCst);
+        };
+        if let Some(request) = request {
+            begin(word::REQUEST, request.ppm().into());
+        }
+        match urgency {
+            Priority::Normal => {}
+            Priority::Latency => begin(word::PRIORITY, 1),
+            Priority::Batch => begin(word::PRIORITY, 2),
+        }
+    }
+
+    /// How urgent its work is.
+    pub fn priority(&self) -> Priority {
+        priority(self.read(self.place.container, word::PRIORITY))
+    }
+
+    /// How often the bell has rung.
+    pub fn bell(&self) -> u32 {
+        self.gpu(gpu::BELL).load(SeqCst) as u32
+    }
+
+    /// Sleeps until the bell has rung once more than it had, or until then.
+    pub fn wait_for_bell(&self, bell: u32, until: u64, now: u64) {
+        let time = Duration::from_nanos(until.saturating_sub(now).min(LOOK));
+        futex_wait_shared(self.gpu(gpu::BELL), bell, time);
+    }
+
+    fn ring(&self) {
+        self.gpu(gpu::BELL).fetch_add(1, SeqCst);
+        futex_wake_shared(self.gpu(gpu::BELL));
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether a program is bound by the GPU: whether it does little but wait for it.
+//!
+//! One that does gains from a larger share of the GPU's time, and loses to a neighbour that queues more: it has to take turns
+//! with the others. One that sends its work more slowly than the GPU does it would only be held up by that.
+//!
+//! To wait is to be in a call that waits for the GPU, to be held up in a launch because enough is queued already, or to have
+//! work under way and launch nothing.
+
+/// How long a program has waited, since when.
+pub struct Waits {
+    since: u64,
+    waited: u64,
+    /// Threads that wait right now.
+    waiting: u32,
+    looked: u64,
+}
+
+/// It takes so long to see what a program does.
+const WINDOW: u64 = 10_000_000;
+/// A program with work under way that launches nothing for so long waits for it.
+const PAUSE: u64 = 200_000;
+
+impl Waits {
+    /// Not at all.
+    pub const fn new() -> Waits {
+        Waits { since: 0, waited: 0, waiting: 0, looked: 0 }
+    }
+
+    /// Counts from now on.
+    pub fn start(&mut self, now: u64) {
+        (self.since, self.waited, self.looked) = (now, 0, now);
+    }
+
+    /// A launch was held up for so long.
+    pub fn waited(&mut self, length: u64) {
+        self.waited = self.waited.saturating_add(length);
+    }
+
+    /// A thread begins to wait for the GPU.
+    pub fn begin(&mut self) {
+        self.waiting += 1;
+    }
+
+    /// It has waited for so long.
+    pub fn end(&mut self, length: u64) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.waited(length);
+    }
+
+    /// There is work under way, and the last launch was so long ago.
+    pub fn look(&mut self, paused: u64, now: u64) {
+        let passed = now.saturating_sub(self.looked.max(self.since));
+        if self.waiting == 0 && paused > PAUSE {
+            self.waited(passed.min(paused));
+        }
+        self.looked = now;
+    }
+
+    /// Whether the program waits for most of the time. It is counted anew after a while.
+    pub fn are_many(&mut self, now: u64) -> bool {
+        let passed = now.saturating_sub(self.since);
+        if passed < WINDOW {
+            return false;
+        }
+        let many = self.waited > passed / 10 * 6;
+        self.start(now);
+        many
+    }
+
+    /// Whether, in a turn that was long enough to tell, it has waited for little of the time.
+    pub fn are_few(&self, now: u64) -> bool {
+        let passed = now.saturating_sub(self.since);
+        passed >= WINDOW / 2 && self.waited < passed / 10 * 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn who_waits_for_every_kernel_is_bound_and_who_launches_all_the_time_is_not() {
+        let (mut waiter, mut launcher) = (Waits::new(), Waits::new());
+        waiter.start(MS);
+        launcher.start(MS);
+        for _ in 0..20 {
+            waiter.begin();
+            waiter.end(MS / 2);
+            launcher.waited(MS / 20);
+        }
+        assert!(!waiter.are_many(10 * MS), "too early to tell");
+        assert!(waiter.are_many(12 * MS) && !launcher.are_many(12 * MS));
+        assert!(!waiter.are_many(13 * MS), "counted anew");
+    }
+
+    #[test]
+    fn who_asks_again_and_again_waits_too() {
+        let mut waits = Waits::new();
+        waits.start(MS);
+        for at in 2..13 {
+            waits.look(MS, at * MS);
+        }
+        assert!(waits.are_many(12 * MS));
+        // But not twice for one who is in a call that waits.
+        waits.begin();
+        for at in 13..24 {
+            waits.look(MS, at * MS);
+        }
+        assert!(!waits.are_many(23 * MS));
+    }
+
+    #[test]
+    fn a_turn_in_which_little_was_waited_for_was_not_needed() {
+        let mut waits = Waits::new();
+        waits.start(MS);
+        assert!(!waits.are_few(2 * MS), "too short to tell");
+        assert!(waits.are_few(20 * MS));
+        waits.waited(10 * MS);
+        assert!(!waits.are_few(20 * MS));
+    }
+}

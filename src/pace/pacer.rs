@@ -1,0 +1,154 @@
+//! The pacer: a thread of this process that looks after its pace while the program does other things.
+//!
+//! It sees when the GPU has done what was launched, so that a turn goes to others as soon as it is not used; it sees who else
+//! uses the GPU, and makes launches ask when they have to; and it hears of changed limits. It starts with the first launch in
+//! a slice, sleeps most of the time, records nothing into any stream, and is gone when the process is.
+//!
+//! A fork leaves it behind, and the child's first launch starts another. At `exit` it stops before the driver's own
+//! destructors run.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::Pace;
+use crate::abi::cuda::CUcontext;
+use crate::driver::calls;
+use crate::ledger::{self, Slice};
+use crate::sys;
+
+/// While launches come, it looks after so long who else is there.
+const BUSY: u64 = 10_000_000;
+/// While none come.
+const IDLE: u64 = 50_000_000;
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// The process is about to end.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Whether it is in the driver.
+static INSIDE: AtomicBool = AtomicBool::new(false);
+/// 1 while it sleeps for long, to be woken.
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+
+/// Starts it, unless it runs.
+#[inline]
+pub fn start() {
+    if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::AcqRel) {
+        let _errno = sys::Errno::kept();
+        // Whatever was registered before, by the driver too, runs after this.
+        // SAFETY: a function of the right type, in a library that is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+        // SAFETY: it needs nothing.
+        if unsafe { ration_region::start_thread(run, null_mut()) } != 0 {
+            crate::log::warn!("there is no thread for us: turns on the GPU are given back late");
+        }
+    }
+}
+
+/// There is something to look after.
+#[inline]
+pub fn wake() {
+    if ASLEEP.swap(0, Ordering::SeqCst) != 0 {
+        let _errno = sys::Errno::kept();
+        ration_region::futex_wake(&ASLEEP);
+    }
+}
+
+/// In a forked child: there is none.
+pub fn forget_the_parent() {
+    STARTED.store(false, Ordering::Relaxed);
+    INSIDE.store(false, Ordering::Relaxed);
+    ASLEEP.store(0, Ordering::Relaxed);
+}
+
+/// At `exit`: nobody is in the driver any more when its destructors run.
+extern "C" fn at_exit() {
+    STOPPED.store(true, Ordering::SeqCst);
+    let mut now = sys::nanoseconds();
+    let end = now + 50_000_000;
+    while INSIDE.load(Ordering::SeqCst) && now < end {
+        sys::sleep_until(now + 100_000, now);
+        now = sys::nanoseconds();
+    }
+}
+
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    calls::never_break_captures();
+    let mut company_at = 0;
+    while !STOPPED.load(Ordering::SeqCst) {
+        let now = sys::nanoseconds();
+        let looks_around = now >= company_at;
+        let mut is_busy = false;
+        let (mut until, mut ringing): (u64, Option<(&'static Slice, u32)>) = (u64::MAX, None);
+        for slice in ledger::all() {
+            let bell = slice.compute().bell();
+            is_busy |= slice.pace.touched.load(Ordering::Relaxed);
+            if looks_around {
+                slice.pace.look_around(slice, now);
+            }
+            INSIDE.store(true, Ordering::SeqCst);
+            if !STOPPED.load(Ordering::SeqCst) {
+                let (at, rings) = slice.pace.tick(slice, now);
+                until = until.min(at);
+                ringing = ringing.or(rings.then_some((slice, bell)));
+            }
+            INSIDE.store(false, Ordering::SeqCst);
+        }
+        if looks_around {
+            company_at = now + if is_busy || until != u64::MAX { BUSY } else { IDLE };
+        }
+        let until = until.min(company_at);
+        match ringing {
+            // On several GPUs, the bell of one is heard; at the others it is looked at after a millisecond.
+            Some((slice, bell)) => slice.compute().wait_for_bell(bell, until, now),
+            None => {
+                ASLEEP.store(1, Ordering::SeqCst);
+                let length = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
+                ration_region::futex_wait(&ASLEEP, 1, Some(length));
+                ASLEEP.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+    null_mut()
+}
+
+impl Pace {
+    /// Sees who else uses the GPU, and whether launches have to ask.
+    fn look_around(&self, slice: &Slice, now: u64) {
+        let compute = slice.compute();
+        if self.touched.swap(false, Ordering::Relaxed) {
+            compute.is_active(now);
+        }
+        let (in_company, flight) = compute.company(now);
+        self.in_company.store(in_company, Ordering::Relaxed);
+        let flight = flight.map_or(0, |flight| if flight == ration_policy::Flight::SHORT { 2 } else { 1 });
+        self.flight.store(flight, Ordering::Relaxed);
+        // The next launch is looked at, even if none has to ask.
+        self.gate();
+    }
+
+    fn tick(&self, slice: &Slice, now: u64) -> (u64, bool) {
+        let compute = slice.compute();
+        self.state.with(|state| {
+            let contexts = state.late.iter().chain(&state.stretch).map(|stretch| stretch.context);
+            let Some(context) = contexts.chain([state.samples.context()]).find(|context| *context != 0) else {
+                return (u64::MAX, false);
+            };
+            with_context(context as CUcontext, || state.tick(self, &compute, now))
+        })
+    }
+}
+
+/// With a context of the program's, which lives: whoever destroys one says so first, and waits for us.
+fn with_context<T>(context: CUcontext, work: impl FnOnce() -> T) -> T {
+    // SAFETY: a context that has not been destroyed.
+    let is_set = unsafe { calls::cuCtxPushCurrent_v2(context) } == crate::abi::cuda::CUDA_SUCCESS;
+    let result = work();
+    if is_set {
+        let mut popped: CUcontext = null_mut();
+        // SAFETY: a place to write to; it was pushed above.
+        unsafe { calls::cuCtxPopCurrent_v2(&raw mut popped) };
+    }
+    result
+}
