@@ -103,7 +103,9 @@ struct ration_container {
     uint64_t refused;
     /* The bytes that were given back beyond what was held, by processes that have left. */
     uint64_t drift;
-    uint8_t reserved_three[32];
+    /* How often memory passed from one process to another. Since 1.1. */
+    uint64_t passed;
+    uint8_t reserved_three[24];
     uint8_t compute[512];
 };
 
@@ -129,16 +131,25 @@ struct ration_process {
     uint32_t pid;
     uint32_t driver_pid;
     uint64_t pid_namespace;
-    uint8_t reserved[32];
+    /* Of the bytes that it holds, those that are in no figure of the driver's for it. Since 1.1. */
+    uint64_t beside;
+    uint8_t reserved[24];
     /* The container that it is in; 0: none. See RATION_MEMBERSHIP. */
     uint64_t member;
-    /* The bytes that it holds. The sum over a container's processes is what the container uses. */
+    /* The bytes that it holds. The sum over a container's processes of this, found and lent is what the container
+     * uses. */
     uint64_t held;
     /* The bytes that it is asking for right now, in the low bits; above, how often it got something. */
     uint64_t pending;
     /* The bytes that it gave back beyond what it held. */
     uint64_t drift;
-    uint8_t reserved_too[32];
+    /* The bytes that others found it to hold besides: shared memory that became its own. Since 1.1. */
+    uint64_t found;
+    /* The bytes that it made and let go of, and that descriptors keep. Since 1.1. */
+    uint64_t lent;
+    /* The file that those are descriptors of, by device and inode; zeros: it never exported anything. Since
+     * 1.1. */
+    uint64_t node[2];
     uint8_t compute[64];
     uint8_t reserved_three[64];
 };

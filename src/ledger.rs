@@ -7,9 +7,12 @@
 pub mod book;
 pub mod code;
 pub mod heap;
+pub mod lent;
+pub mod marks;
 pub mod native;
 pub mod outside;
 pub mod pools;
+pub mod shared;
 pub mod slice;
 pub mod truth;
 
@@ -181,7 +184,9 @@ pub fn forget_the_parent() {
     }
     book::forget_the_parent();
     code::forget_the_parent();
+    lent::forget_the_parent();
     pools::forget_the_parent();
+    shared::forget_the_parent();
     truth::forget_the_parent();
 }
 

@@ -13,6 +13,7 @@ pub mod paced;
 pub mod pools;
 pub mod report;
 pub mod resolver;
+pub mod sharing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -350,8 +350,8 @@ fn a_full_container_leaves_the_others_theirs() {
     let mut figures = Vec::new();
     let mut running = Vec::new();
     for (name, cap) in [("tests/one", 2 * GIB), ("tests/two", 3 * GIB), ("tests/three", GIB)] {
-        let mut session = start(name, cap);
         let before = if running.is_empty() { 0 } else { look(&machine.world()).held };
+        let mut session = start(name, cap);
         session.until("ready").expect("it starts");
         session.tell("");
         let mut seen = Seen::default();

@@ -60,8 +60,6 @@ const LEFT_ALONE: &[(&str, &str)] = &[
     ("cuLaunchHostFunc", "runs on the host"),
     ("cuMemAllocHost", "host memory"),
     ("cuMemFreeHost", "host memory"),
-    ("cuMemPoolExportPointer", "takes nothing"),
-    ("cuMemPoolExportToShareableHandle", "takes nothing"),
     ("cuMemPoolGetAccess", "takes nothing"),
     ("cuMemPoolGetAttribute", "takes nothing"),
     ("cuMemPoolSetAccess", "takes nothing"),

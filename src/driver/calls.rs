@@ -92,6 +92,7 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
     fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
     fn cuDeviceGraphMemTrim(device: CUdevice);

@@ -1,11 +1,14 @@
 //! What is known about each allocation of this process, so that what was charged is what is refunded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Slice;
+use super::lent::{self, Keepers};
+use super::marks::{self, FileId};
 use super::slice::{BLOCK, Hold};
+use super::{Slice, shared};
 use crate::abi::cuda::CUcontext;
 use crate::thread::Guarded;
 
@@ -29,7 +32,7 @@ impl Hasher for Spread {
     }
 }
 
-type Map<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+pub type Map<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 
 /// What an address or a handle stands for.
 #[derive(Clone, Copy)]
@@ -144,10 +147,10 @@ pub fn take(number: u64) -> Option<Entry> {
 }
 
 impl Entry {
-    /// The driver has freed it.
-    pub fn refund(self) {
+    /// The driver has freed it. `number`: what it was known by.
+    pub fn refund(self, number: u64) {
         match self.kind {
-            Kind::Whole(bytes) => self.slice.refund(bytes),
+            Kind::Whole(bytes) => shared::refund(self.slice, number, bytes),
             Kind::Beside(bytes) => self.slice.refund_beside(bytes),
             Kind::Piece(block) => {
                 let last = BLOCKS.with(|blocks| match blocks.get_mut(&block) {
@@ -159,11 +162,19 @@ impl Entry {
                     None => false,
                 });
                 if last {
-                    self.slice.refund(BLOCK);
+                    shared::refund(self.slice, block * BLOCK, BLOCK);
                 }
             }
         }
     }
+}
+
+/// What others can have of an allocation: all of it, or the block that it lies in, by its address. `None`: it is not known here.
+pub fn whole_of(number: u64) -> Option<u64> {
+    ENTRIES.with(|entries| match entries.get(&number)?.kind {
+        Kind::Whole(_) | Kind::Beside(_) => Some(number),
+        Kind::Piece(block) => Some(block * BLOCK),
+    })
 }
 
 /// The context is gone, and all that lived in it.
@@ -174,7 +185,7 @@ pub fn refund_context(context: CUcontext) {
         numbers.iter().filter_map(|number| Some((*number, entries.remove(number)?))).collect()
     });
     for (number, entry) in gone {
-        entry.refund();
+        entry.refund(number);
         refund_moved(number);
     }
 }
@@ -183,10 +194,33 @@ pub fn refund_context(context: CUcontext) {
 
 /// Physical memory: it is held for as long as there is a handle to it or a mapping of it.
 struct Physical {
-    slice: &'static Slice,
+    /// `None`: another process made it, and pays for it.
+    slice: Option<&'static Slice>,
     bytes: u64,
     handles: u32,
     mappings: u32,
+    /// It was exported.
+    is_shared: bool,
+    keepers: Keepers,
+}
+
+impl Physical {
+    fn new(slice: Option<&'static Slice>, bytes: u64) -> Physical {
+        Physical { slice, bytes, handles: 1, mappings: 0, is_shared: false, keepers: Keepers::default() }
+    }
+
+    /// Nothing of this process holds it any more. Says whether it was another's.
+    fn give_back(self) -> bool {
+        let Some(slice) = self.slice else {
+            shared::end_import();
+            return true;
+        };
+        if self.is_shared {
+            slice.hand_over();
+        }
+        lent::let_go(slice, self.keepers, self.bytes);
+        false
+    }
 }
 
 /// Handles, mappings and the memory behind them.
@@ -205,12 +239,12 @@ impl Vmm {
     }
 
     /// Gives the memory back when nothing holds it any more.
-    fn settle(&mut self, number: u64) -> Option<(&'static Slice, u64)> {
+    fn settle(&mut self, number: u64) -> Option<Physical> {
         let physical = self.physical.get(&number)?;
         if physical.handles != 0 || physical.mappings != 0 {
             return None;
         }
-        self.physical.remove(&number).map(|physical| (physical.slice, physical.bytes))
+        self.physical.remove(&number)
     }
 }
 
@@ -222,13 +256,29 @@ pub fn keep_handle(hold: Hold, slice: &'static Slice, handle: u64, bytes: u64) {
     VMM.with(|vmm| {
         let number = vmm.next;
         vmm.next += 1;
-        vmm.physical.insert(number, Physical { slice, bytes, handles: 1, mappings: 0 });
+        vmm.physical.insert(number, Physical::new(Some(slice), bytes));
         vmm.handles.insert(handle, number);
     });
 }
 
-/// `cuMemRelease` of a handle is about to happen; to be undone by [`retained`] if the driver refuses.
-pub fn released(handle: u64) {
+/// `cuMemImportFromShareableHandle` gave this handle to memory of another's making.
+pub fn imported(handle: u64) {
+    VMM.with(|vmm| {
+        let known = vmm.handles.get(&handle).and_then(|number| vmm.physical.get_mut(number));
+        if let Some(physical) = known {
+            physical.handles += 1;
+            return;
+        }
+        let number = vmm.next;
+        vmm.next += 1;
+        vmm.physical.insert(number, Physical::new(None, 0));
+        vmm.handles.insert(handle, number);
+        shared::begin_import();
+    });
+}
+
+/// `cuMemRelease` released a handle. Says whether this process has let go of something that another made.
+pub fn released(handle: u64) -> bool {
     let freed = VMM.with(|vmm| {
         let number = *vmm.handles.get(&handle)?;
         let physical = vmm.physical.get_mut(&number)?;
@@ -238,9 +288,34 @@ pub fn released(handle: u64) {
         }
         vmm.settle(number)
     });
-    if let Some((slice, bytes)) = freed {
-        slice.refund(bytes);
-    }
+    freed.is_some_and(Physical::give_back)
+}
+
+/// `cuMemExportToShareableHandle` made a descriptor of a handle.
+pub fn exported(handle: u64, file: c_int) {
+    VMM.with(|vmm| {
+        let Some(physical) = vmm.handles.get(&handle).and_then(|number| vmm.physical.get_mut(number)) else { return };
+        let Some(slice) = physical.slice else { return };
+        physical.is_shared = true;
+        // One mark for all of its descriptors.
+        let known = physical.keepers.marks.first().copied();
+        if let Some(mark) = marks::mark(slice, file, physical.bytes, known)
+            && known != Some(mark)
+        {
+            physical.keepers.marks.push(mark);
+        }
+    });
+}
+
+/// `cuMemGetHandleForAddressRange` made a dma-buf of what is mapped at an address.
+pub fn dma_buf(address: u64, file: FileId) {
+    VMM.with(|vmm| {
+        let found = vmm.mappings.range(..=address).next_back();
+        let number = found.filter(|(start, (size, _))| address - **start < *size).map(|(_, (_, number))| *number);
+        if let Some(physical) = number.and_then(|number| vmm.physical.get_mut(&number)) {
+            physical.keepers.dma_bufs.push(file);
+        }
+    });
 }
 
 /// `cuMemRetainAllocationHandle` gave another handle to what is mapped at an address.
@@ -267,8 +342,8 @@ pub fn mapped(address: u64, size: u64, handle: u64) {
     });
 }
 
-/// `cuMemUnmap` took away all that was mapped in a range.
-pub fn unmapped(address: u64, size: u64) {
+/// `cuMemUnmap` took away all that was mapped in a range. Says whether this process has let go of something that another made.
+pub fn unmapped(address: u64, size: u64) -> bool {
     let freed: Vec<_> = VMM.with(|vmm| {
         let gone: Vec<u64> = vmm.mappings.range(address..address.saturating_add(size)).map(|(at, _)| *at).collect();
         gone.iter()
@@ -280,7 +355,6 @@ pub fn unmapped(address: u64, size: u64) {
             })
             .collect()
     });
-    for (slice, bytes) in freed {
-        slice.refund(bytes);
-    }
+    let others = freed.into_iter().map(Physical::give_back).filter(|is_anothers| *is_anothers);
+    others.count() > 0
 }

@@ -155,7 +155,18 @@ mod tests {
     use super::*;
 
     fn member(pid: u32, namespace: u64, alive: bool) -> ProcessView {
-        ProcessView { pid, driver_pid: None, namespace, held: 0, drift: 0, alive }
+        ProcessView {
+            pid,
+            driver_pid: None,
+            namespace,
+            held: 0,
+            drift: 0,
+            slot: (0, 0),
+            found: 0,
+            lent: 0,
+            node: (0, 0),
+            alive,
+        }
     }
 
     #[test]

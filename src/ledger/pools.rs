@@ -3,6 +3,9 @@
 use std::ffi::c_void;
 
 use super::Slice;
+use super::lent::{self, Keepers};
+use super::marks::{self, Copy, Mark};
+use super::slice::BLOCK;
 use crate::abi::cuda::{
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CUDA_SUCCESS, CUdevice, CUmemoryPool,
@@ -24,6 +27,38 @@ struct Known {
     slice: &'static Slice,
     /// What is charged for it.
     reserved: u64,
+    /// Of that, what was exported: when the pool lets go of it, the GPU does not.
+    exported: u64,
+    /// What it let go of so.
+    kept: u64,
+    /// The descriptors that it was exported as itself: whoever has one of these has what was exported of the pool, when the pool
+    /// is destroyed here.
+    descriptors: Vec<Copy>,
+    /// The marks on them, for so many bytes.
+    marks: Vec<Mark>,
+    marked: u64,
+}
+
+impl Known {
+    fn new(source: Source, slice: &'static Slice) -> Known {
+        let (descriptors, marks) = (Vec::new(), Vec::new());
+        Known { source, slice, reserved: 0, exported: 0, kept: 0, descriptors, marks, marked: 0 }
+    }
+
+    /// Marks the descriptors for all that was exported, so that whoever comes after this process can tell.
+    fn mark(&mut self) {
+        let more = (self.exported + self.kept).saturating_sub(self.marked);
+        let mut files = self.descriptors.iter().filter_map(Copy::file);
+        if more >= BLOCK
+            && let Some(mark) = files.next().and_then(|file| marks::mark(self.slice, file, more, None))
+        {
+            self.marks.push(mark);
+            self.marked += more;
+            for file in files {
+                marks::put(file, &mark);
+            }
+        }
+    }
 }
 
 static KNOWN: Guarded<Vec<Known>> = Guarded::new(Vec::new());
@@ -57,16 +92,46 @@ fn settle(source: Source, slice: &'static Slice) {
         // Asked for under the lock, so that an older answer never overwrites a newer one.
         let Some(reserved) = ask(source) else { return };
         let at = all.iter().position(|known| known.source == source).unwrap_or_else(|| {
-            all.push(Known { source, slice, reserved: 0 });
+            all.push(Known::new(source, slice));
             all.len() - 1
         });
         let known = &mut all[at];
         if reserved > known.reserved {
             slice.charge(reserved - known.reserved);
         } else {
-            slice.refund(known.reserved - reserved);
+            let gone = known.reserved - reserved;
+            let kept = gone.min(known.exported);
+            known.exported -= kept;
+            known.kept += kept;
+            if kept > 0 {
+                slice.becomes_beside(kept);
+            }
+            slice.refund(gone - kept);
         }
         known.reserved = reserved;
+    });
+}
+
+/// Something in a pool was exported: the memory it lies in stays on the GPU while anybody has the pool, also when it was freed.
+pub fn exported(pool: CUmemoryPool, bytes: u64) {
+    KNOWN.with(|all| {
+        if let Some(known) = all.iter_mut().find(|known| known.source == Source::Pool(pool as usize)) {
+            known.exported = known.exported.saturating_add(bytes.next_multiple_of(STEP)).min(known.reserved);
+            known.mark();
+        }
+    });
+}
+
+/// A descriptor of a pool was made.
+pub fn exported_itself(pool: CUmemoryPool, slice: &'static Slice, file: std::ffi::c_int) {
+    settle_pool(pool, slice);
+    KNOWN.with(|all| {
+        if let Some(known) = all.iter_mut().find(|known| known.source == Source::Pool(pool as usize)) {
+            for mark in &known.marks {
+                marks::put(file, mark);
+            }
+            known.descriptors.extend(Copy::of(file));
+        }
     });
 }
 
@@ -109,7 +174,12 @@ pub fn forget(pool: CUmemoryPool) {
     KNOWN.with(|all| {
         if let Some(at) = all.iter().position(|known| known.source == Source::Pool(pool as usize)) {
             let known = all.swap_remove(at);
-            known.slice.refund(known.reserved);
+            // Our own copies would keep it.
+            drop(known.descriptors);
+            known.slice.was_beside(known.kept);
+            let exported = known.exported.min(known.reserved);
+            known.slice.refund(known.reserved - exported);
+            lent::let_go(known.slice, Keepers { marks: known.marks, dma_bufs: Vec::new() }, exported + known.kept);
         }
     });
 }

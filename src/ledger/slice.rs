@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use ration_contract::{Priority, Settings};
 use ration_policy::{Share, turns};
-use ration_region::{Compute, Gpu, Member, Region};
+use ration_region::{Compute, Gpu, Member, ProcessView, Region};
 
 use super::heap::Heaps;
-use super::{Changing, native, pools, truth};
+use super::{Changing, lent, marks, native, pools, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice, CUuuid};
 use crate::driver::calls;
 use crate::pace::Pace;
@@ -36,6 +36,8 @@ pub struct Slice {
     pub sm: u32,
     /// Whether the container's other processes are held to the limit together with this one.
     pub is_shared: bool,
+    /// Where they meet: see [`marks`].
+    pub home: marks::FileId,
     member: Member,
     /// What the settings say that the container may have of it.
     asked: u64,
@@ -49,6 +51,9 @@ pub struct Slice {
     unlearned: AtomicU64,
     /// When that was last looked into, in milliseconds.
     looked: AtomicU64,
+    /// This process has handed something over, and those who have it now may have been in the middle of something when they were
+    /// looked at: they are looked at once more.
+    look_back: AtomicBool,
     /// Bytes of local memory that the driver has made room for, for every thread that the GPU can hold: by context.
     local: Guarded<BTreeMap<usize, u64>>,
     /// How many threads that is.
@@ -95,20 +100,22 @@ impl Slice {
             log::info!("GPU {device}: the driver's own limit of {cap} bytes is less than the {asked} that were set");
         }
         let gpu = Gpu { uuid, total };
-        let (member, is_shared) = join(&gpu, settings, cap)?;
+        let (member, directory) = join(&gpu, settings, cap)?;
         let slice = Slice {
             device,
             uuid,
             total,
             sm: sm(device),
             asked: cap,
-            is_shared,
+            is_shared: directory.is_some(),
+            home: marks::home(directory.as_deref()),
             member,
             counted: AtomicU64::new(0),
             uncounted: AtomicI64::new(0),
             stale: AtomicU32::new(1),
             unlearned: AtomicU64::new(0),
             looked: AtomicU64::new(0),
+            look_back: AtomicBool::new(false),
             local: Guarded::new(BTreeMap::new()),
             threads: threads(device),
             heaps: Heaps::new(),
@@ -164,25 +171,99 @@ impl Slice {
     /// Makes room: what dead processes held, what pools keep without using it, what was believed to be held and is not.
     fn relieve(&'static self, changing: &Changing) {
         self.reap();
+        self.look_at_lent();
         pools::trim(self);
         // SAFETY: asks the driver to give back what graphs keep without using it.
         calls::without_breaking_captures(|| unsafe { calls::cuDeviceGraphMemTrim(self.device) });
         pools::refresh(self);
         self.learn(changing);
+        self.look_at_others();
     }
 
-    /// Gives back what dead processes held, once the driver has let go of it.
+    /// Gives back what dead processes held, once the driver has let go of it; but for what outlives them in descriptors.
     fn reap(&self) {
         // SAFETY: takes nothing and always succeeds.
         let me = unsafe { libc::getpid() } as u32;
+        let mut looked = false;
         self.member.reap(&mut |dead| {
             // A process that replaced itself (exec) is dead and alive under one number. The driver let go of the old one's
             // memory before the new one could begin.
             let replaced = dead.pid == me
                 || self.member.others().any(|other| other.pid == dead.pid && other.namespace == dead.namespace);
             let number = dead.driver_pid.unwrap_or(dead.pid);
-            replaced || truth::has_let_go(self, number)
+            if !replaced && !truth::has_let_go(self, number) {
+                return false;
+            }
+            // What others have open of it has become theirs.
+            if !std::mem::replace(&mut looked, true) {
+                self.look_at_others();
+            }
+            // Where that cannot be known, nothing: a slot is never kept for what nobody can see.
+            let exported = dead.node != (0, 0);
+            let most = exported.then(|| marks::of_process(self, dead.slot, dead.node)).flatten().unwrap_or(0);
+            let outlives = most.min(dead.held.saturating_add(dead.lent));
+            if outlives > 0 {
+                self.member.lends_at_most(dead, outlives);
+            }
+            outlives == 0
         });
+    }
+
+    /// What descriptors keep: of this process's memory, and, as far as it can be seen from outside, of the others'. They may not
+    /// look for long.
+    fn look_at_lent(&self) {
+        lent::settle(self);
+        for other in self.member.others().filter(|other| other.lent > 0) {
+            // Descriptors beside a handle that the other still has are marked too, so this may be too much, and never too little.
+            let most = marks::of_process(self, other.slot, other.node);
+            if let Some(most) = most.filter(|most| *most < other.lent) {
+                self.look_at_others();
+                self.member.lends_at_most(&other, most);
+            }
+        }
+    }
+
+    /// This process is about to give back something that others may have open too. It has become theirs then, and they may not look
+    /// for long: so this one does, before it gives it back.
+    pub fn hand_over(&self) {
+        self.look_at_others();
+        self.look_back.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts what other processes hold, by the driver's figures, and do not say.
+    fn look_at_others(&self) {
+        self.member.find(|| {
+            let listed = truth::figures(self)?;
+            let figure =
+                move |number: u32| listed.iter().find(|(pid, _)| *pid == number).map_or(0, |(_, bytes)| *bytes);
+            let own_numbers = truth::are_own_numbers().then(|| self.member.namespace());
+            // A number means nothing to those who live in another PID namespace, or it means somebody else.
+            Some(move |other: &ProcessView| match other.driver_pid {
+                Some(number) => Some(figure(number)),
+                None => (own_numbers == Some(other.namespace)).then(|| figure(other.pid)),
+            })
+        });
+    }
+
+    /// Bytes of this process's are no longer in its figure, and descriptors keep them; `lent` is all that they keep then.
+    pub fn lend(&self, bytes: u64, lent: u64) {
+        self.discount(bytes);
+        self.member.lend(bytes, lent);
+    }
+
+    /// Descriptors keep so much.
+    pub fn set_lent(&self, lent: u64) {
+        self.member.set_lent(lent);
+    }
+
+    /// This process's place in the region: see [`marks`].
+    pub fn slot(&self) -> (usize, u64) {
+        self.member.slot()
+    }
+
+    /// There may be descriptors of this file with memory of this process's, also when it is gone.
+    pub fn exports_as(&self, node: marks::FileId) {
+        self.member.exports_as(node);
     }
 
     /// A context is about to be made: afterwards it is known by which number NVML knows this process.
@@ -235,20 +316,38 @@ impl Slice {
     /// Brings what is believed up to date, whatever that takes: the program is about to be told.
     pub fn look_closely(&self, changing: &Changing) {
         self.reap();
-        if self.stale.load(Ordering::Relaxed) != 0 {
+        self.look_at_lent();
+        if self.may_be_wrong() {
             self.learn(changing);
         }
     }
 
+    /// Whether this process may hold something that it does not know of: the driver took it by itself, or what others made has
+    /// become its own.
+    fn may_be_wrong(&self) -> bool {
+        self.stale.load(Ordering::Relaxed) != 0 || shared::has_imports() || self.member.found() != 0
+    }
+
     /// Brings what is believed up to date, if there is reason to think that it is not; but not over and over, where other
-    /// threads are always in the middle of something.
+    /// threads are always in the middle of something; nor where memory of others is open, which may become this process's at any
+    /// moment, if those who let go of it are of another container. For so long it is not noticed.
     pub fn look_again(&self, changing: &Changing) {
         const PAUSE_MS: u64 = 2;
-        if self.stale.load(Ordering::Relaxed) == 0 {
+        let (may_be_wrong, look_back) = (self.may_be_wrong(), self.look_back.load(Ordering::Relaxed));
+        if !may_be_wrong && !look_back {
             return;
         }
         let now = (sys::now() * 1e3) as u64;
-        if now.saturating_sub(self.looked.swap(now, Ordering::Relaxed)) >= PAUSE_MS {
+        let last = self.looked.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < PAUSE_MS {
+            return;
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        if look_back {
+            self.look_at_others();
+            self.look_back.store(false, Ordering::Relaxed);
+        }
+        if may_be_wrong {
             self.learn(changing);
         }
     }
@@ -261,12 +360,31 @@ impl Slice {
 
     /// The driver has it back.
     pub fn refund(&self, bytes: u64) {
-        self.counted.fetch_sub(bytes.min(self.counted.load(Ordering::Acquire)), Ordering::AcqRel);
+        self.discount(bytes);
         self.member.refund(bytes);
     }
 
-    /// The same for what NVML does not count as this process's: managed memory.
+    fn discount(&self, bytes: u64) {
+        self.counted.fetch_sub(bytes.min(self.counted.load(Ordering::Acquire)), Ordering::AcqRel);
+    }
+
+    /// It has left this process's figure, and the GPU still has it.
+    pub fn becomes_beside(&self, bytes: u64) {
+        self.discount(bytes);
+        self.member.holds_beside(bytes);
+    }
+
+    /// It is about to be given back, or lent, as if it were still in the figure.
+    pub fn was_beside(&self, bytes: u64) {
+        if bytes > 0 {
+            self.counted.fetch_add(bytes, Ordering::AcqRel);
+            self.member.held_beside(bytes);
+        }
+    }
+
+    /// The driver has back what NVML did not count as this process's: managed memory, and what was kept after it was freed.
     pub fn refund_beside(&self, bytes: u64) {
+        self.member.held_beside(bytes);
         self.member.refund(bytes);
     }
 
@@ -284,6 +402,7 @@ impl Slice {
     /// something, nobody knows what the figure means, and nothing is learned this time.
     pub fn learn(&self, changing: &Changing) {
         for _ in 0..3 {
+            let found = self.member.found();
             let Some((truth, counted)) = changing.alone(|| {
                 let counted = self.counted.load(Ordering::Acquire);
                 Some((truth::of_this_process(self, counted > 0)?, counted))
@@ -300,6 +419,7 @@ impl Slice {
                 self.member.refund(change.unsigned_abs());
             }
             self.member.refund(self.unlearned.swap(0, Ordering::AcqRel));
+            self.member.has_seen(found);
             return;
         }
     }
@@ -347,19 +467,19 @@ pub fn name(settings: &Settings) -> String {
     settings.name.clone().unwrap_or_else(derived_name)
 }
 
-/// A place in the container, and whether others can have one there.
-fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, bool)> {
+/// A place in the container, and the directory in which others can have one there.
+fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<String>)> {
     let name = name(settings);
     for dir in super::directory(settings) {
         match Region::open(Path::new(&dir), gpu) {
             Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
-                Ok(member) => return Some((member, true)),
+                Ok(member) => return Some((member, Some(dir))),
                 Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
             },
             Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
         }
     }
-    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, false))
+    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, None))
 }
 
 /// The same for all processes of a container: what they see of the file system is one and the same thing.
@@ -392,6 +512,7 @@ impl Hold {
 
     /// The same for what NVML does not count as this process's.
     pub fn keep_beside(self, bytes: u64) {
+        self.slice.member.holds_beside(bytes.min(self.bytes));
         if bytes < self.bytes {
             self.slice.member.refund(self.bytes - bytes);
         }

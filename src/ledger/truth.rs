@@ -76,6 +76,12 @@ fn processes(slice: &Slice) -> Option<Vec<nvmlProcessInfo_t>> {
     None
 }
 
+/// The processes on the slice's GPU by NVML's numbers, and what each holds; without those of which the driver does not tell.
+pub fn figures(slice: &Slice) -> Option<Vec<(u32, u64)>> {
+    let told = processes(slice)?;
+    Some(told.iter().map(|p| (p.pid, p.usedGpuMemory)).filter(|(_, bytes)| *bytes != u64::MAX).collect())
+}
+
 /// By which number NVML was seen to know this process; 0: not seen yet.
 ///
 /// Drivers of today number processes as the caller's PID namespace does. Others give the machine's own numbers, which a
@@ -90,6 +96,12 @@ pub fn forget_the_parent() {
 fn own_number() -> u32 {
     // SAFETY: takes nothing and always succeeds.
     unsafe { libc::getpid() as u32 }
+}
+
+/// Whether NVML's numbers are those of this process's PID namespace, as far as this process could see yet.
+pub fn are_own_numbers() -> bool {
+    let known = NUMBER.load(Ordering::Acquire);
+    known == 0 || known == own_number()
 }
 
 /// What this process holds of the slice's GPU, its contexts and all included. `holds`: it is known to hold something. `None`:

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use super::{Call, Outcome};
+use super::{Call, Outcome, sharing};
 use crate::abi::cuda::*;
 use crate::driver::{self, Place, Stream, calls};
 use crate::ledger::book::{self, Entry};
@@ -151,7 +151,7 @@ fn free_number(call: &mut Call<'_>, number: u64) -> Outcome {
     let result = call.driver();
     if let Some(entry) = entry {
         if result == CUDA_SUCCESS {
-            entry.refund();
+            entry.refund(number);
         } else {
             book::put(number, entry);
         }
@@ -353,10 +353,10 @@ pub unsafe fn create(
 
 /// `cuMemRelease`
 pub unsafe fn release(call: &mut Call<'_>, handle: CUmemGenericAllocationHandle) -> Outcome {
-    let _changing = ledger::changing();
+    let changing = ledger::changing();
     let result = call.driver();
-    if result == CUDA_SUCCESS {
-        book::released(handle);
+    if result == CUDA_SUCCESS && book::released(handle) {
+        sharing::let_go(&changing);
     }
     Outcome::Done(result)
 }
@@ -393,10 +393,10 @@ pub unsafe fn map(
 
 /// `cuMemUnmap`
 pub unsafe fn unmap(call: &mut Call<'_>, address: CUdeviceptr, bytes: usize) -> Outcome {
-    let _changing = ledger::changing();
+    let changing = ledger::changing();
     let result = call.driver();
-    if result == CUDA_SUCCESS {
-        book::unmapped(address, bytes as u64);
+    if result == CUDA_SUCCESS && book::unmapped(address, bytes as u64) {
+        sharing::let_go(&changing);
     }
     Outcome::Done(result)
 }

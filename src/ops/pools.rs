@@ -8,6 +8,7 @@ use super::memory::{REFUSED, there};
 use super::{Call, Outcome, paced};
 use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
+use crate::ledger::marks::Copy;
 use crate::ledger::pools::{self, STEP};
 use crate::ledger::{self, Changing, Slice};
 use crate::thread::Guarded;
@@ -105,7 +106,8 @@ fn device_of(pool: CUmemoryPool) -> Option<CUdevice> {
 /// host's memory.
 static MADE: Guarded<BTreeMap<usize, CUdevice>> = Guarded::new(BTreeMap::new());
 /// Pools that are another process's, who pays for them.
-static IMPORTED: Guarded<BTreeMap<usize, ()>> = Guarded::new(BTreeMap::new());
+/// With a copy of the descriptor that each was imported by: it shows the other, by its mark, that it is not gone.
+static IMPORTED: Guarded<BTreeMap<usize, Option<Copy>>> = Guarded::new(BTreeMap::new());
 
 /// No device: nobody's slice.
 const HOST: CUdevice = -1;
@@ -128,15 +130,55 @@ pub unsafe fn create(call: &mut Call<'_>, to: *mut CUmemoryPool, properties: *co
 pub unsafe fn import(
     call: &mut Call<'_>,
     to: *mut CUmemoryPool,
-    _handle: *mut std::ffi::c_void,
-    _kind: CUmemAllocationHandleType,
+    handle: *mut std::ffi::c_void,
+    kind: CUmemAllocationHandleType,
     _flags: c_ulonglong,
 ) -> Outcome {
     let result = call.driver();
     if result == CUDA_SUCCESS {
         // SAFETY: the driver has just written the handle there.
         let pool = unsafe { *to } as usize;
-        IMPORTED.with(|imported| imported.insert(pool, ()));
+        // The handle is the descriptor's number itself.
+        let is_file = kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let copy = if is_file { Copy::of(handle as usize as std::ffi::c_int) } else { None };
+        IMPORTED.with(|imported| imported.insert(pool, copy));
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemPoolExportToShareableHandle`
+pub unsafe fn export(
+    call: &mut Call<'_>,
+    to: *mut std::ffi::c_void,
+    pool: CUmemoryPool,
+    kind: CUmemAllocationHandleType,
+    _flags: c_ulonglong,
+) -> Outcome {
+    let changing = ledger::changing();
+    let result = call.driver();
+    if result == CUDA_SUCCESS
+        && kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        && let Some(slice) = device_of(pool).and_then(|device| ledger::of(device, &changing))
+    {
+        // SAFETY: the driver has just written a descriptor there.
+        pools::exported_itself(pool, slice, unsafe { *to.cast::<std::ffi::c_int>() });
+    }
+    Outcome::Done(result)
+}
+
+/// `cuMemPoolExportPointer`
+pub unsafe fn export_pointer(call: &mut Call<'_>, address: CUdeviceptr) -> Outcome {
+    let result = call.driver();
+    let (mut pool, mut base, mut bytes): (CUmemoryPool, _, _) = (null_mut(), 0, 0usize);
+    // SAFETY: places to write to, of the sizes that these have; the driver knows the address.
+    let told = unsafe {
+        [
+            calls::cuPointerGetAttribute((&raw mut pool).cast(), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address),
+            calls::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address),
+        ]
+    };
+    if result == CUDA_SUCCESS && told == [CUDA_SUCCESS; 2] {
+        pools::exported(pool, bytes as u64);
     }
     Outcome::Done(result)
 }

@@ -60,6 +60,15 @@ impl Stage {
         Actor::start(&mut inside(&self.machine, &self.regions, container, &settings, &self.program))
     }
 
+    /// The same as the first process of a PID namespace of its own; `None` where this user can make none.
+    pub fn actor_apart(&self, container: &str, settings: &[(&str, &str)]) -> Option<Result<Actor, Wrong>> {
+        let enter = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+        let possible = Command::new("unshare").args(enter).arg("true").output().is_ok_and(|it| it.status.success());
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let mut command = inside(&self.machine, &self.regions, container, &settings, Path::new("unshare"));
+        possible.then(|| Actor::start(command.args(enter).arg(&self.program)))
+    }
+
     /// One that the shim knows nothing of.
     pub fn stranger(&self) -> Result<Actor, Wrong> {
         Actor::start(&mut self.machine.command(&self.program))

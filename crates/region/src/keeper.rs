@@ -63,6 +63,7 @@ enum What {
     Join { name: [u8; LONGEST_NAME], length: usize, cap: Option<u64>, pid: u32, namespace: u64 },
     Leave(Place),
     Bury { process: usize, generation: u64 },
+    Outlive { process: usize, generation: u64, bytes: u64 },
 }
 
 /// What came of it.
@@ -96,6 +97,11 @@ impl Request {
         Request { table, what: What::Bury { process, generation } }
     }
 
+    /// To say what outlives a dead one.
+    pub fn outlive(table: &Table, (process, generation): (usize, u64), bytes: u64) -> Request {
+        Request { table, what: What::Outlive { process, generation, bytes } }
+    }
+
     fn perform(&self, owner: &dyn Owner) -> Answer {
         // SAFETY: who asked keeps the mapping until the answer is there, and for ever if it never comes.
         let table = unsafe { &*self.table };
@@ -106,6 +112,9 @@ impl Request {
             }
             What::Leave(place) => table.leave(owner, place).map(|()| Answer::Gone(0)),
             What::Bury { process, generation } => table.bury(owner, *process, *generation).map(Answer::Gone),
+            What::Outlive { process, generation, bytes } => {
+                table.outlive(owner, (*process, *generation), *bytes).map(|()| Answer::Gone(0))
+            }
         };
         outcome.unwrap_or_else(Answer::Failed)
     }

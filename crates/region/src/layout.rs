@@ -114,7 +114,9 @@ pub struct Container {
     pub refused: AtomicU64,
     /// Bytes given back beyond what was held, by processes that have left.
     pub drift: AtomicU64,
-    pub(crate) reserved_three: [AtomicU64; reserved(4)],
+    /// How often memory passed from one of them to another: see [`crate::ledger`].
+    pub passed: AtomicU64,
+    pub(crate) reserved_three: [AtomicU64; reserved(3)],
     /// For the shares of compute.
     pub compute: [AtomicU64; COMPUTE],
 }
@@ -137,7 +139,10 @@ pub struct Process {
     pub driver_pid: AtomicU32,
     /// The PID namespace that it lives in, by the number of its inode; 0: not known.
     pub pid_namespace: AtomicU64,
-    pub(crate) reserved: [AtomicU64; reserved(4)],
+    /// Of the bytes that it holds, those that the driver does not have in the process's figure: managed memory, and what lives
+    /// on in files after it was freed.
+    pub beside: AtomicU64,
+    pub(crate) reserved: [AtomicU64; reserved(3)],
     /// The container that it is in: index plus one in the low half, the container's generation in the high one.
     pub member: AtomicU64,
     /// Bytes that it holds.
@@ -147,7 +152,12 @@ pub struct Process {
     pub pending: AtomicU64,
     /// Bytes that it gave back beyond what it held.
     pub drift: AtomicU64,
-    pub(crate) reserved_too: [AtomicU64; reserved(4)],
+    /// Bytes that others found it to hold beyond what it says: shared memory that became its own when another let go.
+    pub found: AtomicU64,
+    /// Bytes that it made and let go of, and that descriptors keep.
+    pub lent: AtomicU64,
+    /// The file that those are descriptors of, by device and inode. Zeros: it never exported anything.
+    pub node: [AtomicU64; 2],
     /// For the shares of compute.
     pub compute: [AtomicU64; COMPUTE / 8],
     pub(crate) reserved_three: [AtomicU64; COMPUTE / 8],
@@ -303,6 +313,7 @@ impl Container {
             tie: large(),
             refused: large(),
             drift: large(),
+            passed: large(),
             reserved_three: zeros(),
             compute: zeros(),
         }
@@ -342,7 +353,7 @@ impl Container {
 
     /// All but state, name and generation back to zero, also what a newer minor version keeps there.
     pub fn clear(&self) {
-        let single = [&self.cap, &self.tie, &self.refused, &self.drift];
+        let single = [&self.cap, &self.tie, &self.refused, &self.drift, &self.passed];
         let words = self.reserved_too.iter().chain(&self.members).chain(single).chain(&self.reserved_three);
         for word in words.chain(&self.compute) {
             word.store(0, SeqCst);
@@ -384,12 +395,15 @@ impl Process {
             pid: small(),
             driver_pid: small(),
             pid_namespace: large(),
+            beside: large(),
             reserved: zeros(),
             member: large(),
             held: large(),
             pending: large(),
             drift: large(),
-            reserved_too: zeros(),
+            found: large(),
+            lent: large(),
+            node: zeros(),
             compute: zeros(),
             reserved_three: zeros(),
         }
@@ -400,8 +414,13 @@ impl Process {
         for word in [&self.minor, &self.pid, &self.driver_pid] {
             word.store(0, SeqCst);
         }
-        let single = [&self.pid_namespace, &self.member, &self.held, &self.pending, &self.drift];
-        let words = single.into_iter().chain(&self.reserved).chain(&self.reserved_too).chain(&self.reserved_three);
+        let single = [&self.pid_namespace, &self.beside, &self.member, &self.held, &self.pending, &self.drift];
+        let words = single
+            .into_iter()
+            .chain([&self.found, &self.lent])
+            .chain(&self.reserved)
+            .chain(&self.node)
+            .chain(&self.reserved_three);
         for word in words.chain(&self.compute) {
             word.store(0, SeqCst);
         }

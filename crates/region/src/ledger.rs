@@ -10,6 +10,12 @@
 //! before `held` in each slot, and a reservation enters `held` before it leaves `pending`, so that it is never missed on
 //! its way from one to the other; at worst it is counted twice.
 //!
+//! Memory that processes share is one's until that one lets go of it, and then another's. *It passes from slot to slot*: it enters
+//! the other's (`found`), then the container's count of such events grows (`passed`), then it leaves the one's. Whoever adds up
+//! meanwhile, and sees the one slot too late and the other too early, sees that the count has changed, and adds up again. Within
+//! a slot such bytes go from `found` to `held` and from there to `lent`; they enter the next before they leave the one,
+//! and a sum looks at the three in that order.
+//!
 //! *A process that is killed at any point leaves a ledger that is right*: its slot is counted as a whole, with what it had
 //! announced, until it is freed as a whole. (Its threads may live on for a moment after its keeper, whose end others see.)
 //!
@@ -18,8 +24,10 @@
 
 mod contend;
 mod look;
+mod share;
 
 pub use look::used;
+pub use share::in_figure;
 
 use crate::layout::{Bits, PENDING_BITS, Process, Table};
 use crate::life::is_over;
@@ -99,6 +107,12 @@ impl<'a> Account<'a> {
         self.table.containers[self.place.container].cap.load(SeqCst)
     }
 
+    /// How often memory passed from one member to another.
+    #[inline]
+    fn passed(&self) -> &'a AtomicU64 {
+        &self.table.containers[self.place.container].passed
+    }
+
     /// Another cap, for all members. A reservation that is on its way sees it or is held by the time that this returns.
     pub fn set_cap(&self, cap: u64) {
         self.table.containers[self.place.container].cap.store(cap, SeqCst);
@@ -170,9 +184,9 @@ impl<'a> Account<'a> {
     /// What was announced becomes a holding, if there is room.
     #[inline]
     fn decide(&self, wish: Wish, announced: &Announced) -> bool {
-        let (cap, held) = (self.cap(), &self.own().held);
+        let (cap, passed, held) = (self.cap(), self.passed().load(SeqCst), &self.own().held);
         let all = self.sum().all();
-        if all > wish.limit(cap) {
+        if all > wish.limit(cap) || self.passed().load(SeqCst) != passed {
             return false;
         }
         if wish.limit(cap) < u64::MAX {
@@ -212,7 +226,9 @@ impl Sum {
     #[inline]
     fn add(&mut self, pending: u64, process: &Process) {
         let pending = pending & MOST;
-        self.held = self.held.saturating_add(process.held.load(SeqCst));
+        for word in [&process.found, &process.held, &process.lent] {
+            self.held = self.held.saturating_add(word.load(SeqCst));
+        }
         if pending > 0 {
             let sort = if is_over(&process.life) { &mut self.stuck } else { &mut self.pending };
             *sort = sort.saturating_add(pending);

@@ -51,10 +51,12 @@ fn listing() -> Vec<String> {
     );
     lines.extend(
         fields!("container", Container: state name_length generation reserved name reserved_too members cap tie refused
-        drift reserved_three compute),
+        drift passed reserved_three compute),
     );
-    lines.extend(fields!("process", Process: life minor generation pid driver_pid pid_namespace reserved member held pending drift
-        reserved_too compute reserved_three));
+    lines.extend(
+        fields!("process", Process: life minor generation pid driver_pid pid_namespace beside reserved member held
+        pending drift found lent node compute reserved_three),
+    );
     lines
 }
 

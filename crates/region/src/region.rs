@@ -1,5 +1,7 @@
 //! A region as a process uses it, and the process's membership in it.
 
+mod share;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -209,7 +211,7 @@ impl Member {
         for (index, process) in table.members_of(self.place.container) {
             // Before the look at its life: if somebody else frees it meanwhile, the generation is no longer the same.
             let generation = process.generation.load(SeqCst);
-            if index != self.place.process && is_over(&process.life) && released(&ProcessView::of(process)) {
+            if index != self.place.process && is_over(&process.life) && released(&ProcessView::of(index, process)) {
                 let request = Request::bury(table, index, generation);
                 let Answer::Gone(bytes) = ask(&self.mapping, self.keeper, self.kept, request) else { break };
                 back = back.saturating_add(bytes);
@@ -222,7 +224,7 @@ impl Member {
     pub fn others(&self) -> impl Iterator<Item = ProcessView> {
         let members = self.mapping.table().members_of(self.place.container);
         let others = members.filter(|(index, _)| *index != self.place.process);
-        others.map(|(_, process)| ProcessView::of(process)).filter(|process| process.alive)
+        others.map(|(index, process)| ProcessView::of(index, process)).filter(|process| process.alive)
     }
 
     /// The container's account of GPU time.

@@ -93,6 +93,28 @@ impl Table {
         })
     }
 
+    /// A living process has less in descriptors than it was `seen` to have said. Needs no lock: if it has said something else
+    /// since, or is another one, that stands.
+    pub fn lower_lent(&self, slot: (usize, u64), seen: u64, bytes: u64) {
+        let process = self.processes.get(slot.0).filter(|it| it.generation.load(SeqCst) == slot.1);
+        if let Some(process) = process.filter(|it| is_held(&it.life)) {
+            let _ = process.lent.compare_exchange(seen, bytes.min(seen), SeqCst, SeqCst);
+        }
+    }
+
+    /// So much of what a dead process held is kept by descriptors, and nothing else.
+    pub fn outlive(&self, owner: &dyn Owner, slot: (usize, u64), bytes: u64) -> Result<(), Trouble> {
+        self.locked(owner, BRIEF, || {
+            let process = self.processes.get(slot.0).filter(|it| it.generation.load(SeqCst) == slot.1);
+            if let Some(process) = process.filter(|it| is_over(&it.life)) {
+                process.lent.store(bytes, SeqCst);
+                for word in [&process.found, &process.held, &process.beside, &process.pending] {
+                    word.store(0, SeqCst);
+                }
+            }
+        })
+    }
+
     /// Does something while nobody else changes who is in.
     fn locked<T>(&self, owner: &dyn Owner, limit: Duration, work: impl FnOnce() -> T) -> Result<T, Trouble> {
         let lock = &self.header.lock;
@@ -147,11 +169,16 @@ impl Table {
         let from = self.header.claim_from.load(SeqCst) as usize % PROCESSES;
         let mut indexes = (from..PROCESSES).chain(0..from);
         let found = indexes.find(|&index| owner.take(&self.processes[index].life, 0)).or_else(|| {
-            // All taken: by the dead of containers in which nobody is left to bury them.
-            for container in (0..CONTAINERS).filter(|&it| self.has_none_but_dead(it)) {
-                self.bury_all(container);
-            }
-            (0..PROCESSES).find(|&index| owner.take(&self.processes[index].life, 0))
+            // All taken: by the dead of containers in which nobody is left to bury them. Those of whom something may be left are
+            // forgotten only if there is no other way.
+            [false, true].into_iter().find_map(|all| {
+                for container in (0..CONTAINERS).filter(|&it| self.has_none_but_dead(it)) {
+                    if all || !self.has_exports(container) {
+                        self.bury_all(container);
+                    }
+                }
+                (0..PROCESSES).find(|&index| owner.take(&self.processes[index].life, 0))
+            })
         })?;
         self.header.claim_from.store((found as u32 + 1) % PROCESSES as u32, SeqCst);
         // Whoever had it before may have written to it a moment after its death was known.
@@ -184,6 +211,7 @@ impl Table {
         let place = |wanted: &dyn Fn(usize) -> bool| (0..CONTAINERS).find(|&index| wanted(index));
         let index = place(&|it| self.containers[it].state.load(SeqCst) != LIVE)
             .or_else(|| place(&|it| self.members_of(it).next().is_none()))
+            .or_else(|| place(&|it| self.has_none_but_dead(it) && !self.has_exports(it)))
             .or_else(|| place(&|it| self.has_none_but_dead(it)))?;
         self.bury_all(index);
         let container = &self.containers[index];
@@ -200,6 +228,11 @@ impl Table {
     /// Whether nobody in it is alive.
     fn has_none_but_dead(&self, container: usize) -> bool {
         !self.members_of(container).any(|(_, process)| is_held(&process.life))
+    }
+
+    /// Whether anybody in it has exported memory, which may outlive it.
+    fn has_exports(&self, container: usize) -> bool {
+        self.members_of(container).any(|(_, process)| process.node.iter().any(|word| word.load(SeqCst) != 0))
     }
 
     fn bury_all(&self, container: usize) {

@@ -2,6 +2,7 @@
 
 mod kills;
 mod laws;
+mod sharing;
 mod waits;
 
 use std::cell::RefCell;

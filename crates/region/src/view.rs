@@ -52,6 +52,14 @@ pub struct ProcessView {
     pub held: u64,
     /// The bytes that it gave back beyond what it held.
     pub drift: u64,
+    /// Its slot, and how often that was freed.
+    pub slot: (usize, u64),
+    /// The bytes that others found it to hold besides.
+    pub found: u64,
+    /// The bytes that it let go of and descriptors keep.
+    pub lent: u64,
+    /// The file that those are descriptors of: its device and inode.
+    pub node: (u64, u64),
     /// Whether it is there. If not, what it held counts until somebody frees its slot ([`crate::Member::reap`]).
     pub alive: bool,
 }
@@ -60,7 +68,7 @@ pub struct ProcessView {
 pub type Dead = ProcessView;
 
 impl ProcessView {
-    pub(crate) fn of(process: &Process) -> ProcessView {
+    pub(crate) fn of(index: usize, process: &Process) -> ProcessView {
         let driver_pid = process.driver_pid.load(SeqCst);
         ProcessView {
             pid: process.pid.load(SeqCst),
@@ -68,6 +76,10 @@ impl ProcessView {
             namespace: process.pid_namespace.load(SeqCst),
             held: process.held.load(SeqCst),
             drift: process.drift.load(SeqCst),
+            slot: (index, process.generation.load(SeqCst)),
+            found: process.found.load(SeqCst),
+            lent: process.lent.load(SeqCst),
+            node: (process.node[0].load(SeqCst), process.node[1].load(SeqCst)),
             alive: is_held(&process.life),
         }
     }
@@ -108,7 +120,7 @@ impl<'a> ContainerView<'a> {
     pub fn members(&self) -> impl Iterator<Item = ProcessView> + use<'a> {
         let (table, index) = (self.table, self.index);
         let there = table.members_of(index).filter(|(_, it)| is_held(&it.life) || is_over(&it.life));
-        there.map(|(_, process)| ProcessView::of(process))
+        there.map(|(index, process)| ProcessView::of(index, process))
     }
 
     /// The bytes that they hold.

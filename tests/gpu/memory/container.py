@@ -20,8 +20,8 @@ PROGRAMS = ROOT / "tests/programs"
 built: dict[str, Path] = {}
 
 
-def program(bench: Bench, name: str) -> Path:
-    """tests/programs/caps/NAME*.c, compiled against the headers of this tree and the machine's driver."""
+def program(bench: Bench, name: str, folder: str = "caps") -> Path:
+    """tests/programs/FOLDER/NAME*.c, compiled against the headers of this tree and the machine's driver."""
     if name not in built:
         compiler = bench.machine.tool("gcc") or bench.machine.tool("cc")
         driver = bench.machine.driver["path"]
@@ -30,7 +30,7 @@ def program(bench: Bench, name: str) -> Path:
         where = bench.directory.parent / "built"
         where.mkdir(parents=True, exist_ok=True)
         output = where / f"caps-{name}"
-        sources = [str(path) for path in sorted((PROGRAMS / "caps").glob(f"{name}*.c"))]
+        sources = [str(path) for path in sorted((PROGRAMS / folder).glob(f"{name}*.c"))]
         command = [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-pthread"]
         command += [f"-I{ROOT / 'include'}", f"-I{PROGRAMS}", "-o", str(output), *sources, driver, "-ldl"]
         # The driver needs libraries that are not looked for while linking.

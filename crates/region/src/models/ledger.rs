@@ -159,3 +159,49 @@ fn a_cap_that_is_lowered_holds_for_whoever_is_not_done_yet() {
         assert_eq!(held(&table), if theirs { 6 } else { 0 });
     });
 }
+
+/// Memory of one becomes another's while a third one asks for what would only be there if it were nobody's. Whoever adds up comes
+/// to the other first, which has nothing yet.
+#[test]
+fn what_passes_from_one_to_another_is_never_nobodys() {
+    explore(2, || {
+        let (table, [a, b, c]) = scene(|table| seat(table, 10, [0, 6, 0]));
+        let passing = start(&table, b, move |table, place| {
+            let account = account(table, place);
+            account.find(&table.processes[a.process], 6, 0);
+            account.refund(6);
+        });
+        assert!(account(&table, &c).reserve(5, 0).is_err(), "eleven of ten");
+        passing.join().expect("it ends");
+        assert_eq!(held(&table), 0);
+        assert_eq!(table.processes[a.process].found.load(SeqCst), 6);
+    });
+}
+
+/// Memory that a member lets go of stays, in descriptors, while another asks for what would only be there if it did not.
+#[test]
+fn what_descriptors_keep_is_counted_on_its_way() {
+    explore(3, || {
+        let (table, [a, b]) = scene(|table| seat(table, 10, [6, 0]));
+        let lending = start(&table, a, |table, place| account(table, place).lend(6, 6));
+        assert!(account(&table, &b).reserve(5, 0).is_err(), "eleven of ten");
+        lending.join().expect("it ends");
+        assert_eq!((held(&table), table.processes[a.process].lent.load(SeqCst)), (0, 6));
+    });
+}
+
+/// What others found a member to hold, it takes into what it says itself, while another asks.
+#[test]
+fn what_was_found_is_counted_while_its_holder_takes_it_over() {
+    explore(3, || {
+        let (table, [a, b]) = scene(|table| seat(table, 10, [0, 0]));
+        table.processes[a.process].found.store(6, SeqCst);
+        let looking = start(&table, a, |table, place| {
+            account(table, place).charge(6);
+            account(table, place).has_seen(6);
+        });
+        assert!(account(&table, &b).reserve(5, 0).is_err(), "eleven of ten");
+        looking.join().expect("it ends");
+        assert_eq!((held(&table), table.processes[a.process].found.load(SeqCst)), (6, 0));
+    });
+}

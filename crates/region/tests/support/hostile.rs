@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ration_region::{Gpu, JoinError, Member, Region, forget_in_child, rescue};
+use ration_region::{Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
 
 #[path = "dice.rs"]
 mod dice;
@@ -200,7 +200,7 @@ fn everything(dir: &Path, dice: &mut Dice, watch: &mut Watch) {
 
 fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
     let bytes = dice.bytes();
-    match dice.below(12) {
+    match dice.below(13) {
         0..3 => drop(watch.time("reserve", LONGEST, || member.reserve(bytes))),
         3 => drop(watch.time("reserve_within", LONGEST, || member.reserve_within(bytes, dice.bytes()))),
         4 => watch.time("charge", LONGEST, || member.charge(bytes)),
@@ -212,7 +212,24 @@ fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
             member.set_driver_pid(bytes as u32);
         }),
         10 => drop(watch.time("used", LONGEST, || (member.held(), member.used(), member.cap(), member.drift()))),
+        11 => watch.time("share", LONGEST, || share_it(member, bytes, dice)),
         _ => drop(watch.time("debug", LONGEST, || format!("{member:?} {} {}", member.is_lost(), member.is_mine()))),
+    }
+}
+
+/// What is done about memory that crosses processes.
+fn share_it(member: &Member, bytes: u64, dice: &mut Dice) {
+    match dice.below(7) {
+        0 => member.lend(bytes, dice.bytes()),
+        1 => member.set_lent(bytes),
+        2 => member.holds_beside(bytes),
+        3 => member.held_beside(bytes),
+        4 => member.exports_as((bytes, dice.bytes())),
+        5 => member.has_seen(member.found()),
+        _ => member.find(|| Some(|_: &ProcessView| (!dice.once_in(4)).then(|| dice.bytes()))),
+    }
+    if dice.once_in(4) {
+        member.all().take(2).collect::<Vec<_>>().iter().for_each(|other| member.lends_at_most(other, bytes));
     }
 }
 

@@ -336,7 +336,8 @@ fn import(out: Out<u64>, fd: i32, kind: u32) -> Outcome {
     let device = process.devices.iter().find(|d| d.gpu as u64 == share.gpu).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
     let charge = Charge::imported(share, Path::Vmm)?;
     let form = Form {
-        handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        // What was imported cannot be exported again, not even by its maker.
+        handle_types: 0,
         location: (CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal as i32),
         compression: 0,
         rdma: 0,
