@@ -52,6 +52,9 @@ const GAP: u64 = 15_000;
 /// No more than this is queued: what others wait for when they come, or when they are there.
 const DEEPEST_ALONE: u64 = 50_000_000;
 const DEEPEST_IN_COMPANY: u64 = 4_000_000;
+/// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
+/// GPU does them when it is done with these.
+const EARLY: u64 = 80_000;
 /// A container that has not launched anything for so long does not want turns any more.
 const FORGOTTEN: u64 = 20_000_000;
 
@@ -324,13 +327,16 @@ impl State {
                 stretch.mark_ends(events, now);
                 stretch.look(events, now);
             }
-            if (self.closing || gap) && stretch.is_done(now) {
-                if over {
-                    // The next is not to wait while we reckon up what this one took.
-                    self.end_turn(compute, now);
-                    self.settle(compute);
-                    return Step::Wait(now);
-                }
+            let is_done = (self.closing || gap) && stretch.is_done(now);
+            // What takes longer than expected is waited for.
+            let is_nearly = !stretch.unknown && (1..=EARLY).contains(&stretch.left(now));
+            if over && (is_done || is_nearly) {
+                // The next is not to wait while we reckon up what this one took.
+                self.end_turn(compute, now);
+                self.leave_stretch(compute, now);
+                return Step::Wait(now);
+            }
+            if is_done {
                 self.settle(compute);
             } else if self.closing {
                 if now > stretch.launched.max(stretch.opened + stretch.expected) + PATIENCE {
@@ -359,7 +365,9 @@ impl State {
             if let Err(until) = compute.take_turn(now, now + LOST) {
                 return Step::Wait(until);
             }
-            self.stretch = Some(Stretch::new(context, now));
+            // Where nobody asks how much is in flight, marks would only cost time.
+            let is_marked_often = compute.priority() != Priority::Latency;
+            self.stretch = Some(Stretch::new(context, is_marked_often, now));
             pacer::wake();
         }
         let events = self.events.entry(context).or_insert(Events::new());

@@ -96,6 +96,8 @@ pub struct Stretch {
     pub expected: u64,
     /// Of some of it nothing is known.
     pub unknown: bool,
+    /// How long there is no mark at most: on the host's clock, and of work.
+    between_marks: [u64; 2],
     works: Vec<(Work, u32)>,
     streams: Vec<Marked>,
 }
@@ -108,8 +110,8 @@ const BETWEEN_LOOKS: u64 = 20_000;
 const WORK_BETWEEN_MARKS: u64 = 80_000;
 
 impl Stretch {
-    /// Nothing yet.
-    pub fn new(context: usize, now: u64) -> Stretch {
+    /// Nothing yet. `is_marked_often`: it is to be known how much of it is under way.
+    pub fn new(context: usize, is_marked_often: bool, now: u64) -> Stretch {
         Stretch {
             context,
             opened: now,
@@ -118,6 +120,7 @@ impl Stretch {
             progressed: now,
             expected: 0,
             unknown: false,
+            between_marks: if is_marked_often { [BETWEEN_MARKS, WORK_BETWEEN_MARKS] } else { [1_000_000; 2] },
             works: Vec::new(),
             streams: Vec::new(),
         }
@@ -166,11 +169,12 @@ impl Stretch {
     /// It was launched.
     pub fn after(&mut self, stream: Stream, events: &mut Events, now: u64) {
         self.launched = now;
-        let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS;
+        let [time, work] = self.between_marks;
+        let due = now.saturating_sub(self.marked.max(self.opened)) >= time;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
             marked.lead.get_or_insert(now.saturating_sub(marked.begun));
-            let much = marked.launched.saturating_sub(marked.marked_upto()) >= WORK_BETWEEN_MARKS;
+            let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
             if (due || much) && marked.mark(events) {
                 self.marked = now;
             }
