@@ -251,7 +251,7 @@ impl Pace {
             if let Some(stretch) = state.stretch.take_if(|stretch| stretch.context == context as usize) {
                 state.closing = false;
                 // How long it took cannot be known any more.
-                slice.compute().charge(stretch.opened, stretch.expected);
+                slice.compute().charge(stretch.opened, sys::nanoseconds(), stretch.expected);
                 slice.compute().give_turn();
                 slice.compute().rests(sys::nanoseconds());
             }
@@ -479,7 +479,7 @@ impl State {
         let opened = stretch.opened;
         let events = self.events.entry(stretch.context).or_insert(Events::new());
         let gpu = stretch.settle(events);
-        compute.charge(opened, gpu);
+        compute.charge(opened, sys::nanoseconds(), gpu);
     }
 
     /// What the pacer does when nobody launches. Returns when it is to look again, and whether a bell may ring before.

@@ -7,9 +7,9 @@
 //! together without a lock.
 //!
 //! Whoever starts a piece of work only when [`Bucket::free_at`] is not in the future, and has what it took charged, uses in
-//! any stretch of time no more than limit × (stretch + burst) and the one piece with which it ran into debt; and whoever
-//! always wants gets limit × stretch, less one piece. Where it takes turns with others, the longest wait for one counts as
-//! burst too: see [`Bucket::kept_waiting`].
+//! any stretch of time no more than limit × (stretch + burst) and the one piece with which it ran into debt, and what else
+//! was in flight then and not charged yet; and whoever always wants gets limit × stretch, less one piece. Where it takes turns
+//! with others, the longest wait for one counts as burst too: see [`Bucket::kept_waiting`].
 
 use crate::Share;
 
@@ -53,8 +53,15 @@ impl Bucket {
     /// The word after so much GPU time was used, up to now or a little before.
     #[inline]
     pub fn charged(self, used_until: u64, now: u64, gpu: u64) -> u64 {
-        // What was saved up counts from when the work began: it was not idle since.
-        let began = now.saturating_sub(gpu);
+        self.charged_from(used_until, now.saturating_sub(gpu), now, gpu)
+    }
+
+    /// The same where the work took longer than the GPU time that it used, because the GPU worked for others in between:
+    /// it was under way from `began` to now or a little before. What was saved up counts from when it began, since the
+    /// container was not idle after that; and what became due while the GPU worked for others is not lost.
+    #[inline]
+    pub fn charged_from(self, used_until: u64, began: u64, now: u64, gpu: u64) -> u64 {
+        let began = began.min(now.saturating_sub(gpu));
         let word = self.settled(used_until, began).saturating_add(self.limit.wall(gpu));
         word.min(now.saturating_add(Bucket::LONGEST_DEBT))
     }

@@ -12,10 +12,10 @@
 //! charged the GPU time that it was measured to use, by the same [`charged`].
 //!
 //! **The clock** is the virtual time at which those who want the GPU are served: that of whoever of them is furthest behind;
-//! where nobody else wants it, the holder's. Who comes back after a while starts from the clock: what it did not want then
-//! is not owed to it now. So requests need not add up to anything, time alone on the GPU costs nothing afterwards, and no old
-//! account can starve anybody. What a container is behind, up to a turn of its own, is forgotten as time passes in which it
-//! wants nothing: after a pause of a millisecond nearly all of it is still owed.
+//! where nobody else wants it, or only `batch`, the holder's. Who comes back after a while starts from the clock: what it did
+//! not want then is not owed to it now. So requests need not add up to anything, time alone on the GPU costs nothing
+//! afterwards, and no old account can starve anybody. What a container is behind, up to a turn of its own, is forgotten as
+//! time passes in which it wants nothing: after a pause of a millisecond nearly all of it is still owed.
 //!
 //! **A turn** lasts [`Rules::turn`], or the container's part of [`Rules::round`] where that is shorter, and goes on for as
 //! long as the holder is the one furthest behind. Who comes back within another's turn and is behind shortens it by as much
@@ -29,7 +29,7 @@
 //! | of | word | written |
 //! |---|---|---|
 //! | a container | virtual time | at the hand-overs to it and from it, by whoever makes them |
-//! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn, unless it is quiet for [`Rules::idle`]; at the end of that, if it still wants the GPU, it is the time of the end, but see [`Grant::was_served`] |
+//! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn, unless it is quiet for [`Rules::idle`]; at the end of that, if it still wants the GPU, it is [`Grant::since`] |
 //! | | when its last turn ended | at the hand-over from it |
 //! | | heard of | by itself, now and then, while it waits: [`Rules::is_heard`] |
 //! | the GPU | holder, when its turn began | by compare-and-swap, at a hand-over |
@@ -43,9 +43,13 @@
 //! make a turn a little longer or shorter, no more: charges are added, and clocks only go forwards.
 //!
 //! A holder that is quiet stays the holder until somebody else wants the GPU. One that lost its turn while its work goes on is
-//! charged for the rest when that is done, with [`charged`] and what was measured.
+//! charged for the rest when that is done, with [`charged`] and what was measured; until then it does not wait for another
+//! turn, in which it could start nothing, and which it would only lose again.
+//!
+//! Whoever changes the request or the limit of the holder makes its virtual time [fit](reweighed); whoever changes the
+//! priority of one that waits makes it wait since then, or what it waited for as `batch` would be owed to it.
 
-use crate::{Flight, Share};
+use crate::{Bucket, Flight, Share};
 
 /// How urgent a container's work is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +82,10 @@ pub struct Contender {
     /// From when its ceiling lets it work at all: [`Bucket::free_at`](crate::Bucket::free_at); 0 without a ceiling.
     pub free: u64,
     /// From when its ceiling lets it work for a turn that is worth a switch: [`Bucket::ready_at`](crate::Bucket::ready_at) of
-    /// [`Rules::worth`]; as `free` for a `latency` container, whose turns are as short as its requests. Both of a bucket that
-    /// was [kept waiting](crate::Bucket::kept_waiting) from `since` until now, or until its turn began.
+    /// [`Rules::worth`]. As `free` for a `latency` container that its ceiling did not keep from working when it began to wait,
+    /// `free` ≤ `since`: its turns are as short as its requests. But one that is at its ceiling would interrupt others for
+    /// each piece, and cost more in switches than it uses. Both of a bucket that was
+    /// [kept waiting](crate::Bucket::kept_waiting) from `since` until now, or until its turn began.
     pub ready: u64,
 }
 
@@ -180,6 +186,16 @@ pub fn charged(virtual_time: u64, time: u64, weight: Share) -> u64 {
     virtual_time.saturating_add(weight.wall(time))
 }
 
+/// The holder's virtual time after its weight became another while it held the GPU for so long. A turn is charged when it
+/// ends, at the weight that the holder has then; whoever changes a request or a limit does this, so that what was held before
+/// counts at the weight of then. Otherwise who is given a tenth of what it had would owe ten times what it held.
+pub fn reweighed(virtual_time: u64, held: u64, from: Share, to: Share) -> u64 {
+    charged(virtual_time, held, from.max(SMALL)).saturating_sub(to.max(SMALL).wall(held))
+}
+
+/// Alone, a container could hold the GPU for years, and its virtual time must not run out: a small weight counts as more.
+const SMALL: Share = Share::from_ppm(50_000);
+
 impl Contender {
     /// From when it could have worked for a turn, if it had had the GPU.
     fn wants_from(&self) -> u64 {
@@ -258,6 +274,10 @@ pub struct Grant {
     /// Whether the holder before was quiet, or has had a turn worth the name. If not, it was sent away, and has been waiting
     /// since when it was before; or somebody who comes at the wrong moments, again and again, would make it wait for ever.
     pub was_served: bool,
+    /// Since when the holder before wants the GPU, if it still does: now, or as it was before where it was not served. Where
+    /// it has a ceiling and was sent away early, as far back as it takes to find again what is due to it; but not so far
+    /// that it would be overdue within a round.
+    pub since: u64,
     /// The clock is raised to this.
     pub clock: u64,
 }
@@ -268,9 +288,7 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
     pub fn over_at(&self) -> Option<u64> {
         let course = self.course()?;
         let clock = self.clock(Some(&course));
-        let weigh = |it: Contender| u64::from(it.weight.ppm());
-        let together = self.waiting.clone().map(weigh).fold(weigh(course.turn.holder), u64::saturating_add);
-        let length = self.rules.length(course.turn.holder.weight, together);
+        let length = self.length(&course);
         let least = self.least(clock).unwrap_or(u64::MAX);
         self.waiting.clone().map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
     }
@@ -314,25 +332,47 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let before = before.map(|course| course.reached(self.now));
         let virtual_time = next.joined(clock, self.rules);
         let charge = |it: &Course| it.reached(self.now).saturating_sub(it.turn.holder.virtual_time);
+        let was_served = |it: &Course| it.turn.quiet.is_some() || self.now >= it.after(self.rules.least);
         Some(Grant {
             index: next.index,
             virtual_time,
             charge: course.as_ref().map_or(0, charge),
-            was_served: course
-                .as_ref()
-                .is_some_and(|it| it.turn.quiet.is_some() || self.now >= it.after(self.rules.least)),
+            was_served: course.as_ref().is_some_and(was_served),
+            since: course.as_ref().map_or(self.now, |it| self.waits_since(it, was_served(it))),
             clock: clock.max(before.map_or(least, |before| before.min(least))),
         })
     }
 
     fn course(&self) -> Option<Course> {
         let turn = self.turn?;
-        let first = self.waiting.clone().map(|it| it.wants_from()).fold(self.now, u64::min);
+        // Batch waits for what is left: next to it, others are as good as alone.
+        let counts = |it: &Contender| it.priority != Priority::Batch || turn.holder.priority == Priority::Batch;
+        let first = self.waiting.clone().filter(counts).map(|it| it.wants_from()).fold(self.now, u64::min);
         let alone_until = first.max(turn.began);
-        // Alone it could go on for years, and its virtual time must not run out: a small weight counts as more.
-        const SMALL: Share = Share::from_ppm(50_000);
         let met = charged(turn.holder.virtual_time, alone_until - turn.began, turn.holder.weight.max(SMALL));
         Some(Course { turn, alone_until, met })
+    }
+
+    /// How long the holder's turn lasts, if it is not the one furthest behind.
+    fn length(&self, course: &Course) -> u64 {
+        let weigh = |it: Contender| u64::from(it.weight.ppm());
+        let together = self.waiting.clone().map(weigh).fold(weigh(course.turn.holder), u64::saturating_add);
+        self.rules.length(course.turn.holder.weight, together)
+    }
+
+    /// Since when the holder wants the GPU, if it still does when its turn ends now.
+    fn waits_since(&self, course: &Course, was_served: bool) -> u64 {
+        let holder = &course.turn.holder;
+        if !was_served {
+            return holder.since;
+        }
+        if course.turn.quiet.is_some() || holder.free == 0 || self.now >= course.after(self.length(course)) {
+            return self.now;
+        }
+        // A bucket that was kept waiting since then reaches back to `free`.
+        let reaches_back = holder.free.saturating_add(Bucket::USUAL_BURST);
+        let overdue_in_a_round = self.now.saturating_sub(self.rules.patience.saturating_sub(self.rules.round));
+        reaches_back.max(holder.since).max(overdue_in_a_round).min(self.now)
     }
 
     /// The virtual time at which those who want the GPU are served.

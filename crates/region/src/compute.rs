@@ -64,8 +64,8 @@ impl Compute<'_> {
         &self.table.containers[self.place.container].compute[which]
     }
 
-    fn bucket(&self) -> Bucket {
-        Bucket::new(self.limit())
+    fn bucket(&self, now: u64) -> Bucket {
+        Bucket::new(self.limit()).kept_waiting(self.kept_waiting(now))
     }
 
     /// What the container may use at most.
@@ -76,26 +76,21 @@ impl Compute<'_> {
         }
     }
 
-    /// Another limit, for all of the container's processes, at once.
-    pub fn set_limit(&self, limit: Share) {
-        self.word(word::LIMIT).store(limit.ppm().into(), SeqCst);
-    }
-
-    /// The same where nobody has set one yet.
+    /// A limit where nobody has set one yet.
     pub fn begin_with_limit(&self, limit: Share) {
         let _ = self.word(word::LIMIT).compare_exchange(0, limit.ppm().into(), SeqCst, SeqCst);
     }
 
-    /// The GPU has worked so long for the container, from `began` on.
-    pub fn charge(&self, began: u64, gpu: u64) {
-        let bucket = self.bucket();
+    /// The GPU has worked so long for the container, at some time between `began` and now.
+    pub fn charge(&self, began: u64, now: u64, gpu: u64) {
+        let bucket = self.bucket(now);
         let word = self.word(word::USED_UNTIL);
-        let mut now = word.load(SeqCst);
+        let mut seen = word.load(SeqCst);
         // Lost only to somebody else's success, of which there are as many as there are processes.
         for _ in 0..10_000 {
-            match word.compare_exchange(now, bucket.charged(now, began, gpu), SeqCst, SeqCst) {
+            match word.compare_exchange(seen, bucket.charged_from(seen, began, now, gpu), SeqCst, SeqCst) {
                 Ok(_) => break,
-                Err(other) => now = other,
+                Err(other) => seen = other,
             }
         }
         self.word(word::GPU_TIME).fetch_add(gpu, SeqCst);
@@ -119,7 +114,7 @@ impl Compute<'_> {
 
     /// Takes the turn for work that should be done by `ends`. `Err`: not now, and when to ask again.
     pub fn take_turn(&self, now: u64, ends: u64) -> Result<(), u64> {
-        let free_at = self.bucket().free_at(self.word(word::USED_UNTIL).load(SeqCst), now);
+        let free_at = self.bucket(now).free_at(self.word(word::USED_UNTIL).load(SeqCst), now);
         let (turn, own) = (self.word(word::TURN), self.own_turn());
         let holder = turn.load(SeqCst);
         if free_at > now {

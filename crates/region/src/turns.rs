@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ration_policy::turns::{Contender, Grant, Priority, Queue, Rules, Turn};
+use ration_policy::turns::{Contender, Grant, Priority, Queue, Rules, Turn, reweighed};
 use ration_policy::{Bucket, Flight, Share};
 
 use crate::compute::{Compute, word};
@@ -78,6 +78,14 @@ fn priority(word: u64) -> Priority {
     }
 }
 
+fn priority_word(priority: Priority) -> u64 {
+    match priority {
+        Priority::Normal => 0,
+        Priority::Latency => 1,
+        Priority::Batch => 2,
+    }
+}
+
 impl Compute<'_> {
     fn gpu(&self, which: usize) -> &AtomicU64 {
         &self.table.header.turns[which]
@@ -111,15 +119,19 @@ impl Compute<'_> {
     fn contender(&self, index: usize, holds_since: Option<u64>, together: u64, now: u64) -> Contender {
         let (limit, weight) = (self.limit_of(index), self.weight_of(index));
         let priority = priority(self.read(index, word::PRIORITY));
-        let since = self.read(index, word::SINCE).min(now);
+        // A holder that does not say since when it wants the GPU has not been waiting.
+        let since = match self.read(index, word::SINCE) {
+            0 => now,
+            since => since.min(now),
+        };
         let (mut free, mut ready) = (0, 0);
         if !limit.is_whole() {
-            let waited = if since == 0 { 0 } else { holds_since.unwrap_or(now).saturating_sub(since) };
-            let bucket = Bucket::new(limit).kept_waiting(waited);
+            let bucket = Bucket::new(limit).kept_waiting(holds_since.unwrap_or(now).saturating_sub(since));
             let used_until = self.read(index, word::USED_UNTIL);
             free = bucket.free_at(used_until, now);
             ready = match priority {
-                Priority::Latency => free,
+                // One at its ceiling would interrupt others for each piece.
+                Priority::Latency if free <= since => free,
                 _ => bucket.ready_at(used_until, now, RULES.worth(weight, together)),
             };
         }
@@ -260,14 +272,17 @@ impl Compute<'_> {
             self.of(grant.index, word::WAITED).fetch_add(now.saturating_sub(since), SeqCst);
         }
         if let Some(Turn { holder, quiet, .. }) = before {
+            // One that is quiet because of its ceiling still wants the GPU.
+            let wants_nothing = quiet.is_some() && holder.free <= now;
             self.of(holder.index, word::VIRTUAL_TIME).fetch_add(grant.charge, SeqCst);
             self.of(holder.index, word::SERVED).store(now, SeqCst);
-            if quiet.is_some() {
+            if wants_nothing {
                 self.of(holder.index, word::SINCE).store(0, SeqCst);
                 self.gpu(gpu::WANTING).fetch_and(!(1 << (holder.index % 64)), SeqCst);
-            } else if grant.was_served {
-                self.of(holder.index, word::SINCE).store(now, SeqCst);
             } else {
+                self.of(holder.index, word::SINCE).store(grant.since.max(1), SeqCst);
+            }
+            if !grant.was_served {
                 self.of(holder.index, word::PREEMPTED).fetch_add(1, SeqCst);
             }
         }
@@ -290,6 +305,15 @@ impl Compute<'_> {
             if self.is_wanted_by_others() {
                 self.ring();
             }
+        }
+    }
+
+    /// For how long the container has waited for the turn that it has, or waits for one.
+    pub(crate) fn kept_waiting(&self, now: u64) -> u64 {
+        let until = if self.is_holder() { self.gpu(gpu::BEGAN).load(SeqCst).min(now) } else { now };
+        match self.read(self.place.container, word::SINCE) {
+            0 => 0,
+            since => until.saturating_sub(since),
         }
     }
 
@@ -335,11 +359,47 @@ impl Compute<'_> {
         if let Some(request) = request {
             begin(word::REQUEST, request.ppm().into());
         }
-        match urgency {
-            Priority::Normal => {}
-            Priority::Latency => begin(word::PRIORITY, 1),
-            Priority::Batch => begin(word::PRIORITY, 2),
+        begin(word::PRIORITY, priority_word(urgency));
+    }
+
+    /// Another limit, for all of the container's processes, at once. What is owed or saved up becomes due at the new rate.
+    pub fn set_limit(&self, limit: Share, now: u64) {
+        let (own, before) = (self.place.container, self.limit());
+        let weight = self.weight_of(own);
+        self.of(own, word::LIMIT).store(limit.ppm().into(), SeqCst);
+        let used_until = self.of(own, word::USED_UNTIL);
+        let old = used_until.load(SeqCst);
+        let new = Bucket::new(before).changed(Bucket::new(limit), old, now);
+        // Whoever charges something in between has done so at the one rate or the other.
+        let _ = used_until.compare_exchange(old, new, SeqCst, SeqCst);
+        self.reweigh(weight, now);
+    }
+
+    /// Another request.
+    pub fn set_request(&self, request: Option<Share>, now: u64) {
+        let weight = self.weight_of(self.place.container);
+        self.of(self.place.container, word::REQUEST).store(request.map_or(0, |share| share.ppm().into()), SeqCst);
+        self.reweigh(weight, now);
+    }
+
+    /// Another priority. What it has waited for so far was waited for with the one before.
+    pub fn set_priority(&self, urgency: Priority, now: u64) {
+        self.of(self.place.container, word::PRIORITY).store(priority_word(urgency), SeqCst);
+        if self.read(self.place.container, word::SINCE) != 0 {
+            self.of(self.place.container, word::SINCE).store(now.max(1), SeqCst);
         }
+        self.ring();
+    }
+
+    /// The turn so far counts at the weight that it began with.
+    fn reweigh(&self, from: Share, now: u64) {
+        let own = self.place.container;
+        if self.is_holder() {
+            let held = now.saturating_sub(self.gpu(gpu::BEGAN).load(SeqCst));
+            let virtual_time = self.read(own, word::VIRTUAL_TIME);
+            self.of(own, word::VIRTUAL_TIME).store(reweighed(virtual_time, held, from, self.weight_of(own)), SeqCst);
+        }
+        self.ring();
     }
 
     /// How urgent its work is.

@@ -63,6 +63,24 @@ fn a_kernel_that_is_longer_than_all_that_is_due_is_paid_back() {
     assert_eq!(bucket.due(word, START + 9_999 * MS), 0);
 }
 
+/// A piece of ten seconds that another's work is in between of, so that it takes twenty.
+#[test]
+fn what_becomes_due_while_the_gpu_works_for_others_is_not_lost() {
+    let (bucket, second) = (bucket(25), 1000 * MS);
+    let word = bucket.charged_from(START, START, START + 20 * second, 10 * second);
+    assert_eq!(word, START + 40 * second, "a quarter of forty seconds");
+    assert_eq!(
+        bucket.charged_from(0, START, START + second, MS),
+        START - bucket.burst + 4 * MS,
+        "no idle time before it"
+    );
+    assert_eq!(
+        bucket.charged_from(START, START + 50 * MS, START + 50 * MS, 30 * MS),
+        bucket.charged(START, START + 50 * MS, 30 * MS),
+        "it cannot have begun later than that"
+    );
+}
+
 #[test]
 fn all_of_the_gpu_is_no_ceiling() {
     let bucket = bucket(100);

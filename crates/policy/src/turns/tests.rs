@@ -230,6 +230,59 @@ fn the_holder_is_charged_for_all_the_time_it_held() {
     assert!(!queue(short, &[someone(1, 75)]).next().expect("somebody waits").was_served);
 }
 
+/// Its ceiling has to find again what was due to it, or it would lose that each time that somebody in a hurry comes.
+#[test]
+fn who_is_sent_away_early_waits_on_with_what_is_due_to_it() {
+    let due = 80 * MS;
+    let since = |held: u64, due: u64| {
+        let holder = Contender { free: NOW - due, since: NOW - 120 * MS, ..someone(0, 25) };
+        let held = Turn { began: NOW - held, ..turn(holder) };
+        NOW - queue(held, &[someone(1, 75)]).next().expect("somebody waits").since
+    };
+    assert_eq!(since(10 * MS, due), due - Bucket::USUAL_BURST, "the burst it has anyway");
+    assert_eq!(since(10 * MS, Bucket::USUAL_BURST), 0);
+    assert_eq!(since(10 * MS, 1000 * MS), 120 * MS, "no longer than before");
+    assert_eq!(since(RULES.turn, due), 0, "it has had its turn");
+    assert_eq!(since(RULES.least - 1, due), 120 * MS, "it has had nothing");
+    let long = Contender { free: NOW - 900 * MS, since: NOW - 900 * MS, ..someone(0, 25) };
+    let held = Turn { began: NOW - 10 * MS, ..turn(long) };
+    let grant = queue(held, &[someone(1, 75)]).next().expect("somebody waits");
+    assert_eq!(NOW - grant.since, RULES.patience - RULES.round, "it is not overdue within a round");
+    let unlimited = Turn { began: NOW - 10 * MS, ..turn(someone(0, 25)) };
+    assert_eq!(queue(unlimited, &[someone(1, 75)]).next().map(|grant| grant.since), Some(NOW));
+}
+
+#[test]
+fn what_was_held_counts_at_the_weight_of_then() {
+    let (ninety, ten) = (Share::from_ppm(900_000), Share::from_ppm(100_000));
+    let changed = reweighed(CLOCK, 90 * MS, ninety, ten);
+    assert_eq!(charged(changed, 90 * MS, ten), CLOCK + 100 * MS);
+    assert_eq!(reweighed(CLOCK, 0, ninety, ten), CLOCK);
+    // Alone for an hour, at a weight that counts as more then.
+    let (hour, small) = (3_600_000 * MS, Share::from_ppm(1));
+    let alone = Turn {
+        began: NOW,
+        ..turn(Contender { virtual_time: reweighed(20 * hour, hour, ninety, small), ..someone(0, 1) })
+    };
+    let comes = Contender { since: NOW + hour, served: 0, ..someone(1, 50) };
+    let grant = Queue { now: NOW + hour, ..queue(alone, &[comes]) }.next().expect("somebody waits");
+    assert_eq!(grant.virtual_time, 20 * hour + ninety.wall(hour), "as if nothing had changed");
+}
+
+/// Batch waits all the time: who comes meanwhile starts where the holder is.
+#[test]
+fn time_next_to_batch_costs_nothing() {
+    let batch = Contender { since: NOW - 300 * MS, ..of(someone(2, 50), Priority::Batch) };
+    let held = Turn { began: NOW - 300 * MS, ..turn(someone(0, 50)) };
+    let comes = Contender { since: NOW, served: 0, virtual_time: 0, ..someone(1, 50) };
+    let grant = queue(held, &[comes, batch]).next().expect("somebody waits");
+    assert_eq!((grant.index, grant.virtual_time), (1, CLOCK + 2 * 300 * MS));
+    // Next to its like it is not alone.
+    let like = Turn { holder: of(held.holder, Priority::Batch), ..held };
+    let grant = queue(like, &[batch]).next().expect("somebody waits");
+    assert_eq!((grant.index, grant.virtual_time), (2, CLOCK));
+}
+
 /// Up to the moment when somebody wants it too, the clock goes with the holder.
 #[test]
 fn time_alone_costs_nothing() {
