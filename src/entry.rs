@@ -10,7 +10,7 @@
 //! are the program's own affair, as without us.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::driver;
 use crate::ops::{self, Call, Outcome, Reason};
@@ -103,8 +103,17 @@ pub fn answer_in_a_slice(
     op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
 ) -> u32 {
     // A thread's first call of all: only now the settings are known.
-    Thread::attach();
+    thread_of_call();
     if watches_for(SLICED) { answer(id, door, shown, call, op) } else { watch(id, door, shown, call) }
+}
+
+/// The calling thread's block. It has one already in all of its calls but the first.
+#[inline(always)]
+fn thread_of_call() -> Option<&'static Thread> {
+    match Thread::attached() {
+        None => Thread::attach(),
+        attached => attached,
+    }
 }
 
 /// A call that an op answers.
@@ -115,7 +124,7 @@ pub fn answer(
     call: &dyn Fn(*const ()) -> u32,
     op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
 ) -> u32 {
-    let thread = Thread::attach();
+    let thread = thread_of_call();
     let way = match Way::out(id, door, thread) {
         Ok(way) => way,
         Err(code) => return code,
@@ -155,30 +164,52 @@ fn run(
 /// Where a call goes from here.
 struct Way {
     target: *const (),
-    /// The call has been counted before: it went to another library, which came back to us with it.
-    again: bool,
+    by: By,
+}
+
+/// What stands between us and the driver. (As large as an address, so that a [`Way`] is two words and nothing else.)
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+enum By {
+    /// Nothing: the target is the driver's own.
+    Nobody,
     /// The target is another library, which may come back.
-    chained: bool,
+    Another,
+    /// The call went to another library, which came back to us with it: it has been counted before.
+    AnotherAgain,
 }
 
 impl Way {
     /// `Err`: there is no original, and this is what the program is told.
+    #[inline]
     fn out(id: usize, door: Door, thread: Option<&Thread>) -> Result<Way, u32> {
+        // Where no other library stands behind us, none can have come back, and there is one way. Who finds one says so before
+        // the way leads there.
+        let next = driver::next_if_known(id);
+        fence(Ordering::Acquire);
+        match next {
+            Some(target) if door == Door::Exported && !watches_for(CHAINED) => Ok(Way { target, by: By::Nobody }),
+            _ => Way::found(id, door, thread),
+        }
+    }
+
+    #[cold]
+    fn found(id: usize, door: Door, thread: Option<&Thread>) -> Result<Way, u32> {
         let original = driver::original(id);
         if thread.is_some_and(|thread| thread.comes_back(id)) {
             let target = original.ok_or_else(|| driver::code_for_missing(id))?;
-            return Ok(Way { target, again: true, chained: false });
+            return Ok(Way { target, by: By::AnotherAgain });
         }
         let target = match door {
             Door::Exported => driver::next(id),
             Door::Handed => driver::handed(id),
         };
         let target = target.ok_or_else(|| driver::code_for_missing(id))?;
-        Ok(Way { target, again: false, chained: Some(target) != original })
+        Ok(Way { target, by: if Some(target) == original { By::Nobody } else { By::Another } })
     }
 
     fn count(&self, id: usize, thread: Option<&Thread>) {
-        if !self.again {
+        if self.by != By::AnotherAgain {
             match thread {
                 Some(thread) => thread.count(id),
                 None => trace::count_without_a_thread(id),
@@ -186,18 +217,27 @@ impl Way {
         }
     }
 
+    #[inline]
     fn go(&self, id: usize, thread: Option<&Thread>, call: &dyn Fn(*const ()) -> u32) -> u32 {
-        let _passing = thread.filter(|_| self.chained).map(|thread| thread.pass_through(id));
+        if self.by != By::Another {
+            return call(self.target);
+        }
+        let _passing = thread.map(|thread| thread.pass_through(id));
         call(self.target)
     }
 }
 
 /// After the driver's answer: what the trace wants to know.
+#[inline]
 fn settle(id: usize, way: &Way, shown: &dyn Fn() -> Shown, result: u32) {
     let watch = WATCH.load(Ordering::Acquire);
-    if way.again || watch & (CALLS | LATE) == 0 {
-        return;
+    if watch & (CALLS | LATE) != 0 && way.by != By::AnotherAgain {
+        write(id, watch, shown, result);
     }
+}
+
+#[cold]
+fn write(id: usize, watch: u32, shown: &dyn Fn() -> Shown, result: u32) {
     if watch & CALLS != 0 {
         trace::write_call(id, &shown(), result);
     } else {

@@ -12,6 +12,7 @@ pub mod marks;
 pub mod native;
 pub mod outside;
 pub mod pools;
+pub mod rescue;
 pub mod shared;
 pub mod slice;
 pub mod truth;
@@ -19,11 +20,12 @@ pub mod truth;
 use std::ffi::CStr;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 
 use ration_contract::Settings;
 
 use crate::abi::cuda::CUdevice;
+use crate::thread::{Tally, Thread};
 use crate::{entry, log, sys};
 
 pub use slice::Slice;
@@ -36,6 +38,9 @@ const OFF: u8 = 0;
 const ON: u8 = 1;
 /// What was asked for cannot be understood, so that nobody knows what the limit is: no GPU work.
 const REFUSING: u8 = 2;
+/// There was a slice, and where its processes met is lost to one that was to be held strictly: no GPU work from then on. What it
+/// holds is still known.
+const LOST: u8 = 3;
 
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(null_mut());
 /// By the device's number. Null: not looked at yet; [`NONE`]: a GPU without a limit.
@@ -93,7 +98,7 @@ pub fn check(changing: &Changing) {
     }
     if settings.strict {
         let devices = 0..CUdevice::try_from(gpus.len()).unwrap_or(0);
-        if devices.filter_map(|device| of(device, changing)).any(|slice| !slice.is_shared) {
+        if devices.filter_map(|device| of(device, changing)).any(|slice| !slice.is_shared()) {
             log::error!(
                 "no GPU work: RATION_STRICT wants the container's processes to be held to their limit together"
             );
@@ -102,24 +107,60 @@ pub fn check(changing: &Changing) {
     }
 }
 
+/// How often somebody began to hold the books against what the driver says, and how often that ended.
+static LOOKS_BEGUN: AtomicU64 = AtomicU64::new(0);
+static LOOKS_ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// A call during which the driver may let go of something, while the program waits for the GPU. That may take long, so it is no
+/// [`Changing`]: nothing could be learned until it ends.
+pub struct Wait {
+    looks_ended: u64,
+}
+
+impl Wait {
+    /// The driver is about to be asked.
+    pub fn begin() -> Wait {
+        Wait { looks_ended: LOOKS_ENDED.load(Ordering::SeqCst) }
+    }
+
+    /// The driver has answered, and what it let go of is about to be taken out of the books. Says whether anything was learned
+    /// meanwhile: it may be wrong, having been held against books that had in them what the driver no longer had.
+    pub fn end(self, _changing: &Changing) -> bool {
+        // Who is looking right now has either begun before this, or finds the change and does not believe what it was told.
+        fence(Ordering::SeqCst);
+        LOOKS_BEGUN.load(Ordering::SeqCst) != self.looks_ended
+    }
+}
+
 /// Calls that change what the driver holds for this process: in the low half how many are under way, in the high half how
-/// many there ever were.
-static CHANGING: AtomicU64 = AtomicU64::new(0);
+/// many there ever were. Each thread counts its own; here are those of threads without a block.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 const UNDER_WAY: u64 = 0xffff_ffff;
 const ONE: u64 = (UNDER_WAY + 1) + 1;
 
 /// To be held from before the driver is asked until the books are right again.
-pub struct Changing(());
+pub struct Changing(Option<&'static Thread>);
 
 /// A call begins that changes what the driver holds for this process.
+#[inline]
 pub fn changing() -> Changing {
-    CHANGING.fetch_add(ONE, Ordering::SeqCst);
-    Changing(())
+    let thread = Thread::attached();
+    match thread {
+        // A plain write, before the driver's: whoever finds in the driver what this call changes there, finds this too, because
+        // the processor keeps a thread's writes in order.
+        Some(thread) => thread.changes.add(ONE),
+        None => _ = CHANGES.fetch_add(ONE, Ordering::SeqCst),
+    }
+    Changing(thread)
 }
 
 impl Drop for Changing {
+    #[inline]
     fn drop(&mut self) {
-        CHANGING.fetch_sub(1, Ordering::SeqCst);
+        match self.0 {
+            Some(thread) => thread.changes.add(1u64.wrapping_neg()),
+            None => _ = CHANGES.fetch_sub(1, Ordering::SeqCst),
+        }
     }
 }
 
@@ -127,22 +168,56 @@ impl Changing {
     /// What the driver says at a moment at which this is the only change under way, so that the books can be held against
     /// it. `None`: there was no such moment.
     fn alone<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
-        let before = CHANGING.load(Ordering::SeqCst);
+        let changes = || {
+            fence(Ordering::SeqCst);
+            let sum = Tally::total(|thread| &thread.changes).wrapping_add(CHANGES.load(Ordering::SeqCst));
+            fence(Ordering::SeqCst);
+            sum
+        };
+        let before = changes();
         if before & UNDER_WAY != 1 {
             return None;
         }
-        ask().filter(|_| CHANGING.load(Ordering::SeqCst) == before)
+        LOOKS_BEGUN.fetch_add(1, Ordering::SeqCst);
+        let told = ask().filter(|_| changes() == before);
+        LOOKS_ENDED.fetch_add(1, Ordering::SeqCst);
+        told
     }
 }
 
 /// Whether GPU work is refused altogether.
 pub fn is_refusing() -> bool {
-    STATE.load(Ordering::Acquire) == REFUSING
+    matches!(STATE.load(Ordering::Acquire), REFUSING | LOST)
+}
+
+/// Whether processes of a container that cannot meet must not go on.
+fn is_strict() -> bool {
+    // SAFETY: made by `begin`, before the state said so, and never taken away.
+    unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }.is_some_and(|settings| settings.strict)
+}
+
+/// How often this process has lost its place in a region.
+static LOSSES: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has lost its place in a region.
+pub fn losses() -> u64 {
+    LOSSES.load(Ordering::Relaxed)
+}
+
+/// A slice is lost to a process that is to be held strictly.
+fn refuse_from_now_on() {
+    if STATE.swap(LOST, Ordering::AcqRel) != LOST {
+        LOSSES.fetch_add(1, Ordering::Relaxed);
+        log::error!(
+            "no GPU work from now on: the region was damaged or cut short, and RATION_STRICT wants the container's processes \
+             to be held to their limit together"
+        );
+    }
 }
 
 /// The slice of a GPU.
 pub fn of(device: CUdevice, changing: &Changing) -> Option<&'static Slice> {
-    if STATE.load(Ordering::Acquire) != ON {
+    if !matches!(STATE.load(Ordering::Acquire), ON | LOST) {
         return None;
     }
     let word = SLICES.get(usize::try_from(device).ok()?)?;
@@ -178,7 +253,9 @@ pub fn all() -> impl Iterator<Item = &'static Slice> {
 /// In a forked child: it holds nothing, and its parent's allocations are not its own.
 pub fn forget_the_parent() {
     ration_region::forget_in_child();
-    CHANGING.store(0, Ordering::SeqCst);
+    for count in [&CHANGES, &LOOKS_BEGUN, &LOOKS_ENDED, &LOSSES] {
+        count.store(0, Ordering::SeqCst);
+    }
     for word in &SLICES {
         word.store(null_mut(), Ordering::Release);
     }
@@ -200,4 +277,73 @@ fn directory(settings: &Settings) -> Vec<String> {
     let node = "/run/ration".to_owned();
     let own = format!("/dev/shm/ration-{user}");
     if Path::new(&node).is_dir() { vec![node, own] } else { vec![own] }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use super::*;
+
+    type Work = extern "C" fn(*mut c_void) -> *mut c_void;
+
+    extern "C" fn change_with_a_block(_: *mut c_void) -> *mut c_void {
+        Thread::attach();
+        drop(changing());
+        null_mut()
+    }
+
+    extern "C" fn change_without_a_block(_: *mut c_void) -> *mut c_void {
+        drop(changing());
+        null_mut()
+    }
+
+    extern "C" fn change_that_does_not_end(_: *mut c_void) -> *mut c_void {
+        Thread::attach();
+        std::mem::forget(changing());
+        null_mut()
+    }
+
+    fn in_another_thread(work: Work) {
+        let mut thread = 0;
+        // SAFETY: a function that takes nothing, in a thread that is waited for.
+        unsafe {
+            assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), work, null_mut()), 0);
+            assert_eq!(libc::pthread_join(thread, null_mut()), 0);
+        }
+    }
+
+    #[test]
+    fn only_who_is_alone_learns() {
+        Thread::attach();
+        let mine = changing();
+        let meanwhile = |work: Work| {
+            mine.alone(|| {
+                in_another_thread(work);
+                Some(())
+            })
+        };
+        assert_eq!(mine.alone(|| Some(())), Some(()));
+        for work in [change_with_a_block as Work, change_without_a_block] {
+            in_another_thread(work);
+            assert_eq!(mine.alone(|| Some(())), Some(()), "it came and went before");
+            assert_eq!(meanwhile(work), None, "it came and went meanwhile");
+        }
+        assert_eq!(mine.alone(|| Some(())), Some(()));
+        assert_eq!(meanwhile(change_that_does_not_end), None);
+        assert_eq!(mine.alone(|| Some(())), None, "it is under way");
+    }
+
+    #[test]
+    fn a_wait_knows_whether_something_was_learned_meanwhile() {
+        Thread::attach();
+        let changing = changing();
+        assert!(!Wait::begin().end(&changing));
+        let wait = Wait::begin();
+        assert_eq!(changing.alone(|| Some(())), Some(()));
+        assert!(wait.end(&changing));
+        assert!(!Wait::begin().end(&changing));
+        let within = changing.alone(|| Some(Wait::begin())).expect("nobody else is there");
+        assert!(within.end(&changing), "that was begun before");
+    }
 }

@@ -54,7 +54,7 @@ const DEEPEST_ALONE: u64 = 50_000_000;
 const DEEPEST_IN_COMPANY: u64 = 4_000_000;
 /// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
 /// GPU does them when it is done with these.
-const EARLY: u64 = 80_000;
+const EARLY: u64 = 130_000;
 /// A container that has not launched anything for so long does not want turns any more.
 const FORGOTTEN: u64 = 20_000_000;
 
@@ -74,6 +74,8 @@ pub fn forget_the_parent() {
 
 /// A process's pace on one GPU.
 pub struct Pace {
+    /// Whether containers use this GPU by turns.
+    takes_turns: bool,
     /// Whether launches have to ask.
     gated: AtomicBool,
     /// Whether anything was launched since somebody last looked.
@@ -102,6 +104,17 @@ struct State {
     waits: Waits,
     /// Threads that are about to launch something.
     asking: u32,
+    /// How much more has to be in flight because threads are woken late.
+    lateness: u64,
+}
+
+/// What somebody wants to launch.
+struct Asked {
+    context: usize,
+    stream: Stream,
+    work: Work,
+    /// It was told to wait just now, for something else than a turn.
+    has_waited: bool,
 }
 
 /// What a launch has to do next.
@@ -109,13 +122,15 @@ enum Step {
     Go,
     /// Not before then, or when something has happened.
     Wait(u64),
-    /// The same, where the bell rings when something has happened.
+    /// The same, where the bell rings when somebody is in a hurry.
+    Ahead(u64),
+    /// The same, where the bell rings when the turn may be ours.
     Turn(u64),
 }
 
 impl Pace {
     /// Of a process that has launched nothing. The first launch is looked at in any case.
-    pub fn new() -> Pace {
+    pub fn new(takes_turns: bool) -> Pace {
         ANY_GATED.store(true, Ordering::Relaxed);
         let state = State {
             stretch: None,
@@ -127,8 +142,10 @@ impl Pace {
             launched: 0,
             waits: Waits::new(),
             asking: 0,
+            lateness: 0,
         };
         Pace {
+            takes_turns,
             gated: AtomicBool::new(true),
             touched: AtomicBool::new(false),
             in_company: AtomicBool::new(false),
@@ -176,27 +193,35 @@ impl Pace {
         }
         self.touched.store(true, Ordering::Relaxed);
         pacer::start();
-        let (began, compute) = (sys::nanoseconds(), slice.compute());
+        let began = sys::nanoseconds();
         let (mut now, mut waited) = (began, 0);
         self.state.with(|state| state.asking += 1);
         loop {
+            // Each time anew: the region may be lost meanwhile, and another be in its place.
+            let compute = slice.compute();
             let bell = compute.bell();
+            let asked = Asked { context: context as usize, stream, work, has_waited: waited > 0 };
             let step = self.state.with(|state| {
                 // At once, and not when the launch has gone: a turn may end in between.
                 state.waits.waited(waited);
-                state.step(self, &compute, context as usize, stream, work, now)
+                state.step(self, &compute, &asked, now)
             });
             let before = now;
             match step {
                 Step::Go => break,
                 Step::Wait(until) => sys::sleep_until(until.min(now + 1_000_000), now),
+                Step::Ahead(until) if until > now + 120_000 => {
+                    let _errno = sys::Errno::kept();
+                    compute.wait_for_bell(bell, until - 70_000, now);
+                }
+                Step::Ahead(until) => sys::sleep_until(until, now),
                 Step::Turn(until) => wait_for_turn(&compute, bell, until, now),
             }
             now = sys::nanoseconds();
             waited = if matches!(step, Step::Turn(_)) { 0 } else { now - before };
         }
         if now > began + GAP {
-            compute.throttled(now - began);
+            slice.compute().throttled(now - began);
         }
         let result = driver();
         let now = sys::nanoseconds();
@@ -225,7 +250,12 @@ impl Pace {
             state.waits.end(length);
             state.want_if_bound(self, &compute, now);
             state.look(&compute, now);
-            state.rest_if_done(&compute, now);
+            if compute.priority() == Priority::Latency && state.stretch.as_ref().is_some_and(|it| it.is_done(now)) {
+                // The program is not to wait while we reckon up what it took: the pacer does that.
+                compute.rests(now);
+            } else {
+                state.rest_if_done(&compute, now);
+            }
         });
     }
 
@@ -263,7 +293,7 @@ impl Pace {
 /// container in a hurry sleeps only where the wait is long.
 fn wait_for_turn(compute: &Compute<'_>, bell: u32, until: u64, now: u64) {
     const SHORT: u64 = 120_000;
-    const HURRY: u64 = 1_000_000;
+    const HURRY: u64 = 600_000;
     let _errno = sys::Errno::kept();
     let awake = if compute.priority() == Priority::Latency { HURRY } else { SHORT };
     if until > now + SHORT && awake == SHORT {
@@ -273,7 +303,7 @@ fn wait_for_turn(compute: &Compute<'_>, bell: u32, until: u64, now: u64) {
     let end = until.min(now + awake);
     let mut time = now;
     while time < end && compute.bell() == bell {
-        sys::sleep_until(time, time);
+        sys::sleep_until(time + 1_000, time);
         time = sys::nanoseconds();
     }
     if time < until && compute.bell() == bell {
@@ -287,15 +317,8 @@ fn length(limit: Share) -> u64 {
 }
 
 impl State {
-    fn step(
-        &mut self,
-        pace: &Pace,
-        compute: &Compute<'_>,
-        context: usize,
-        stream: Stream,
-        work: Work,
-        now: u64,
-    ) -> Step {
+    fn step(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
+        let Asked { context, stream, work, has_waited } = *asked;
         self.launched = now;
         self.look(compute, now);
         let limit = compute.limit();
@@ -317,7 +340,9 @@ impl State {
             }
         }
         if let Some(stretch) = &mut self.stretch {
-            let full = stretch.unknown || stretch.expected >= length(limit);
+            // What should take little and goes on and on takes more than it should: that is to be found out.
+            let is_long = now > stretch.opened + 4 * LONGEST;
+            let full = stretch.unknown || stretch.expected >= length(limit) || is_long;
             if over || stretch.context != context || full || !compute.keep_turn(now + LOST) {
                 self.closing = true;
             }
@@ -337,6 +362,9 @@ impl State {
                 return Step::Wait(now);
             }
             if is_done {
+                if has_waited && !self.closing {
+                    self.came_late();
+                }
                 self.settle(compute);
             } else if self.closing {
                 if now > stretch.launched.max(stretch.opened + stretch.expected) + PATIENCE {
@@ -344,16 +372,25 @@ impl State {
                 } else {
                     // The last of it is looked at more closely, so that the next stretch follows at once.
                     let left = stretch.left(now);
-                    return Step::Wait(if left > 80_000 { now + left - 60_000 } else { now + 5_000 });
+                    let close = if over { EARLY } else { 60_000 };
+                    // One that takes longer than expected may take much longer.
+                    return Step::Wait(match left {
+                        _ if left > close + 20_000 => now + left - close,
+                        0 if stretch.is_overdue(now) => now + 200_000,
+                        _ => now + 5_000,
+                    });
                 }
             } else if self.wanting
                 && compute.priority() != Priority::Latency
                 && let Some(flight) = pace.bound(compute)
             {
                 let left = stretch.left(now);
-                if !flight.admits(left, costs::of(work)) {
+                // What is in flight may wait for this one.
+                let is_stuck = now.saturating_sub(stretch.launched) > left + PATIENCE;
+                let flight = Flight { most: flight.most + self.lateness, low: flight.low + self.lateness };
+                if !is_stuck && !flight.admits(left, costs::of(work)) {
                     let room = flight.most.saturating_sub(flight.counted(costs::of(work))).max(flight.low);
-                    return Step::Wait(now + left.saturating_sub(room).max(5_000));
+                    return Step::Ahead(now + left.saturating_sub(room).max(5_000));
                 }
             }
         }
@@ -452,10 +489,18 @@ impl State {
     /// The turn is over, and all that was started in it is done.
     fn end_turn(&mut self, compute: &Compute<'_>, now: u64) {
         compute.hand_over(now);
+        self.lateness -= self.lateness / 8;
         if self.waits.are_few(now) && compute.priority() != Priority::Latency {
             self.wants_no_more(compute);
         }
         self.waits.start(now);
+    }
+
+    /// A thread that waited for room in flight came back when there was nothing left in it: the machine has too much to do for
+    /// our threads to be woken in time, and more has to be in flight.
+    fn came_late(&mut self) {
+        const MOST: u64 = 6_000_000;
+        self.lateness = (2 * self.lateness).clamp(20_000, MOST);
     }
 
     /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
@@ -468,6 +513,12 @@ impl State {
             self.wanting = true;
             self.waits.start(now);
         }
+    }
+
+    /// What should still be under way by now, as far as it is known.
+    fn left(&self, now: u64) -> u64 {
+        let stretches = self.late.iter().chain(&self.stretch).map(|stretch| stretch.left(now));
+        stretches.fold(self.samples.left(), u64::saturating_add)
     }
 
     fn wants_no_more(&mut self, compute: &Compute<'_>) {

@@ -212,7 +212,7 @@ pub fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps until about then. The kernel wakes a thread some 60 µs late, so the last of it is spent yielding.
+/// Sleeps until about then. The kernel wakes a thread some 60 µs late, so the last of it is spent awake.
 pub fn sleep_until(until: u64, now: u64) {
     const LATE: u64 = 70_000;
     let _errno = Errno::kept();
@@ -223,8 +223,12 @@ pub fn sleep_until(until: u64, now: u64) {
         // SAFETY: a length of time. A signal may end it early; the caller looks again.
         unsafe { libc::syscall(libc::SYS_nanosleep, &raw const length, 0) };
     } else {
-        // SAFETY: gives the processor to another thread; no arguments.
-        unsafe { libc::sched_yield() };
+        // Not by yielding: where there is much to do, the processor would be gone for milliseconds.
+        while nanoseconds() < until {
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+        }
     }
 }
 

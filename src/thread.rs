@@ -64,15 +64,35 @@ fn block() -> *mut Thread {
     block
 }
 
-/// A thread's block. Written by its thread alone, but for the counts, which whoever writes the trace reads.
+/// A thread's block. Written by its thread alone; others read what is atomic in it. What every op needs comes first, in one
+/// line of the cache.
+#[repr(C, align(64))]
 pub struct Thread {
-    counts: [AtomicU64; COUNT],
-    /// The call that this thread has handed to another library.
-    passing: Cell<Passing>,
+    /// Calls of this thread that change what the driver holds: see [`crate::ledger::changing`].
+    pub changes: Tally,
     /// This thread is inside of an op.
     in_op: Cell<bool>,
     taken: AtomicBool,
+    /// The call that this thread has handed to another library.
+    passing: Cell<Passing>,
     next: AtomicPtr<Thread>,
+    counts: [AtomicU64; COUNT],
+}
+
+/// A thread's part of a sum over all threads. It has one writer, so that adding to it takes no lock.
+pub struct Tally(AtomicU64);
+
+impl Tally {
+    /// By the block's own thread. What that thread wrote before is seen by whoever sees this.
+    #[inline(always)]
+    pub fn add(&self, number: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(number), Ordering::Release);
+    }
+
+    /// Over all threads, those that have ended included.
+    pub fn total(of: impl Fn(&Thread) -> &Tally) -> u64 {
+        all().fold(0, |sum, thread| sum.wrapping_add(of(thread).0.load(Ordering::Acquire)))
+    }
 }
 
 /// A call that was handed to another library, and has neither come back to us through it nor returned.
@@ -200,7 +220,7 @@ pub fn total(id: usize) -> u64 {
 pub fn forget_the_parent() {
     let mine = block();
     for thread in all() {
-        for count in &thread.counts {
+        for count in thread.counts.iter().chain([&thread.changes.0]) {
             count.store(0, Ordering::Relaxed);
         }
         thread.taken.store(std::ptr::eq(thread, mine), Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::ops::{self, Reason};
 use crate::sys::{self, Errno, Text};
 use crate::table::{COUNT, Library, ROWS};
 use crate::thread::{self, ShortLock};
-use crate::{entry, log};
+use crate::{entry, ledger, log};
 
 /// The process whose counts these are; 0: nothing is traced.
 static TRACED: AtomicI32 = AtomicI32::new(0);
@@ -163,6 +163,9 @@ pub fn write_counts() {
         if ops::bypassed(reason) != 0 {
             let _ = writeln!(text, "# bypassed, {}: {}", reason.name(), ops::bypassed(reason));
         }
+    }
+    if first && ledger::losses() != 0 {
+        let _ = writeln!(text, "# places in a region lost: {}", ledger::losses());
     }
     append(text.bytes());
 }

@@ -35,6 +35,17 @@ struct Case {
     sum: f64,
 }
 
+/// In the middle of what a test allows, on a machine that may stand still for a while: three tries.
+fn within_three_tries<T>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
+    let mut last = attempt();
+    for _ in 0..2 {
+        if !is_good(&last) {
+            last = attempt();
+        }
+    }
+    last
+}
+
 const CASES: &[Case] = &[
     Case {
         name: "25/75",
@@ -138,13 +149,7 @@ fn containers_that_want_all_of_the_gpu_get_what_they_asked_for() {
     let program = compile("compute_work");
     let (mut table, mut failed) = (String::new(), String::new());
     for case in CASES {
-        // A machine that stands still for a while cannot show what is shown here: three tries.
-        let mut last = got(&program, case);
-        for _ in 0..2 {
-            if wrong(case, &last) {
-                last = got(&program, case);
-            }
-        }
+        let last = within_three_tries(|| got(&program, case), |last| !wrong(case, last));
         let list: Vec<String> = last.iter().map(|share| format!("{share:.1}")).collect();
         let line = format!("{:<40}{} = {:.1}", case.name, list.join(" + "), last.iter().sum::<f64>());
         let _ = writeln!(table, "{line}");
@@ -154,4 +159,113 @@ fn containers_that_want_all_of_the_gpu_get_what_they_asked_for() {
     }
     report("compute-turns", &table);
     assert!(failed.is_empty(), "{failed}");
+}
+
+/// Alone, with a neighbour that wants three quarters, alone again: what a container gets.
+fn with_a_visitor(program: &Path) -> [f64; 3] {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let world = machine.world();
+    let stays = [start(&machine, &regions, program, 0, &member(25.0, "queue", "500"), &[])];
+    std::thread::sleep(Duration::from_millis(500));
+    let before = shares(&world, &stays, Duration::from_millis(700))[0];
+    let visitor = start(&machine, &regions, program, 1, &member(75.0, "queue", "500"), &[]);
+    // A change is to have come through after 200 ms; the visitor's first launch is not its first line.
+    std::thread::sleep(Duration::from_millis(300));
+    let beside = shares(&world, &stays, Duration::from_millis(1500))[0];
+    drop(visitor);
+    std::thread::sleep(Duration::from_millis(200));
+    let after = shares(&world, &stays, Duration::from_millis(700))[0];
+    [before, beside, after]
+}
+
+#[test]
+fn time_that_nobody_else_wants_is_had_by_who_can_use_it() {
+    let program = compile("compute_work");
+    let is_good = |[before, beside, after]: &[f64; 3]| *before > 97.0 && (beside - 25.0).abs() < 3.0 && *after > 97.0;
+    let got = within_three_tries(|| with_a_visitor(&program), is_good);
+    report("compute-visitor", &format!("alone, with a visitor, alone again: {got:.1?}\n"));
+    assert!(is_good(&got), "{got:.1?}");
+}
+
+/// What requests took at the median, in microseconds, while they were answered alone or beside one that wants all; and what
+/// that one had of the GPU's time.
+fn requests(program: &Path, beside: bool) -> (f64, f64) {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let world = machine.world();
+    let neighbour = beside.then(|| start(&machine, &regions, program, 0, &member(75.0, "queue", "500"), &[]));
+    let latency = [("RATION_PRIORITY", "latency".to_owned())];
+    let mut asking = start(&machine, &regions, program, 1, &member(25.0, "request", "130"), &latency);
+    std::thread::sleep(Duration::from_millis(500));
+    let had = neighbour.map_or(0.0, |neighbour| shares(&world, &[neighbour], WINDOW)[0]);
+    if !beside {
+        std::thread::sleep(WINDOW / 2);
+    }
+    let mut took: Vec<f64> = Vec::new();
+    // What is written already: it is not waited for more.
+    while let Ok(Some(line)) = asking.line() {
+        took.extend(line.strip_prefix("took ").and_then(|text| text.parse::<f64>().ok()));
+        if took.len() >= 60 {
+            break;
+        }
+    }
+    let mut settled = took.split_off(took.len().min(15));
+    settled.sort_by(f64::total_cmp);
+    (settled.get(settled.len() / 2).copied().unwrap_or(f64::INFINITY), had)
+}
+
+#[test]
+fn who_is_in_a_hurry_waits_least_and_leaves_the_rest() {
+    let program = compile("compute_work");
+    let (alone, _) = requests(&program, false);
+    let is_good = |(took, had): &(f64, f64)| *took < 1.35 * alone && *had > 78.0;
+    let (took, had) = within_three_tries(|| requests(&program, true), is_good);
+    let text =
+        format!("requests of {alone:.0} us alone take {took:.0} us at the median beside one that has {had:.1}%\n");
+    report("compute-latency", &text);
+    assert!(is_good(&(took, had)), "{text}");
+}
+
+#[test]
+fn batch_takes_what_is_left_and_does_not_starve() {
+    let program = compile("compute_work");
+    let attempt = || {
+        let (machine, regions) = (Machine::new(), Regions::new());
+        let batch = [("RATION_PRIORITY", "batch".to_owned())];
+        let sessions = [
+            start(&machine, &regions, &program, 0, &member(50.0, "queue", "500"), &batch),
+            start(&machine, &regions, &program, 1, &member(50.0, "queue", "500"), &[]),
+        ];
+        std::thread::sleep(Duration::from_millis(700));
+        shares(&machine.world(), &sessions, WINDOW)
+    };
+    let is_good = |got: &Vec<f64>| (1.0..12.0).contains(&got[0]) && got.iter().sum::<f64>() > 95.0;
+    let got = within_three_tries(attempt, is_good);
+    assert!(is_good(&got), "batch and normal, half each if they were alike: {got:.1?}");
+}
+
+/// Two programs that launch more slowly than the GPU works: what each has of its time side by side, bare and in slices.
+#[test]
+fn who_does_not_fill_the_gpu_is_not_held_up() {
+    let program = compile("compute_work");
+    let slow = member(25.0, "slow", "8");
+    let attempt = || {
+        [false, true].map(|in_slices| {
+            let (machine, regions) = (Machine::new(), Regions::new());
+            let bare = || {
+                let mut command = machine.command(&program);
+                command.args([slow.shape, slow.kernel_us, "60"]);
+                let mut session = Session::start(&mut command, Duration::from_secs(60));
+                session.until("ready").expect("it starts");
+                session
+            };
+            let sessions = [0, 1]
+                .map(|number| if in_slices { start(&machine, &regions, &program, number, &slow, &[]) } else { bare() });
+            std::thread::sleep(Duration::from_millis(300));
+            shares(&machine.world(), &sessions, Duration::from_millis(1000))
+        })
+    };
+    let sum = |shares: &[f64]| shares.iter().sum::<f64>();
+    let is_good = |[bare, sliced]: &[Vec<f64>; 2]| sum(sliced) > 0.85 * sum(bare);
+    let got = within_three_tries(attempt, is_good);
+    assert!(is_good(&got), "bare and in slices, in per cent of the GPU's time: {got:.1?}");
 }

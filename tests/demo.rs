@@ -154,6 +154,61 @@ fn figures_make_sense() {
     }
 }
 
+/// The act about compute, judged by the simulated driver's own record. A machine that has no CPU for the containers says
+/// nothing about shares, so it may try again.
+#[test]
+fn containers_get_the_shares_that_they_asked_for_and_one_goes_first() {
+    let (json, shim) = (json_file("demo-compute"), preload::shim());
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let mut demo =
+            demo(&["--act", "compute", "--fast", "--json", json.to_str().expect("a plain path"), "--library"]);
+        let child = demo.arg(&shim).spawn().expect("it starts");
+        let pid = child.id();
+        let world = join_world(pid);
+        let output = child.wait_with_output().expect("it ends");
+        assert!(world_of(pid).is_none(), "the simulated GPU and the region were left behind");
+        let said = text(&output.stdout);
+        let (live, end) = said.split_once("\ncompute ").unwrap_or_else(|| panic!("no table in {}", both(&output)));
+        let results = &read_json(&json)["compute"];
+        if attempts < 4 && (results["waited"].as_f64().is_some_and(|waited| waited > 0.1) || !output.status.success()) {
+            continue;
+        }
+        assert!(output.status.success(), "{}", both(&output));
+        assert!(live.contains("with ration: trainer asks for 50%; notebook asks for 30%"), "{live}");
+        report("demo-compute", &format!("compute {end}"));
+
+        let containers = results["containers"].as_array().expect("a list");
+        let share = |index: usize, phase: &str| number(&containers[index][phase]["share"]);
+        let record = world.record();
+        let used: Vec<f64> = record
+            .processes
+            .iter()
+            .filter(|process| !process.observer)
+            .map(|process| process.gpus[&0].busy_ns as f64)
+            .collect();
+        let [.., trainer, notebook, inference] = used[..] else { panic!("{used:?}") };
+        let by_record = [trainer, notebook, inference].map(|ns| ns / (trainer + notebook + inference));
+        let all: f64 = (0..3).map(|index| share(index, "with")).sum();
+        for (index, by_record) in by_record.into_iter().enumerate() {
+            let said = share(index, "with") / all;
+            assert!(
+                (said - by_record).abs() < 0.05,
+                "{said:.3} of the work, {by_record:.3} by the record: {results:#}"
+            );
+        }
+        for (index, request) in [0.5, 0.3].into_iter().enumerate() {
+            let due = request * share(index, "alone");
+            assert!(share(index, "with") > due * 0.75, "{due:.3} is due: {:#}", containers[index]);
+        }
+        assert!(share(1, "without") < 0.25, "time slicing asks nobody: {:#}", containers[1]);
+        let p50 = |phase: &str| number(&containers[2][phase]["latency_ms"]["p50"]);
+        assert!(p50("with") < p50("without"), "{:#}", containers[2]);
+        return;
+    }
+}
+
 /// The act about memory, judged by the simulated driver's own record, which no program can touch.
 #[test]
 fn a_greedy_container_is_stopped_at_its_limit_and_its_neighbour_is_not_disturbed() {
@@ -273,7 +328,7 @@ fn a_gpu_that_is_too_small_is_named_with_what_to_do() {
 
 #[test]
 fn without_the_simulated_driver_it_says_what_to_do() {
-    for act in ["sharing", "memory"] {
+    for act in ["sharing", "compute", "memory"] {
         let output = demo(&["--fast", "--act", act]).env("LD_LIBRARY_PATH", "").output().expect("it starts");
         assert_eq!(output.status.code(), Some(1), "{}", both(&output));
         let complaint = text(&output.stderr);
@@ -332,7 +387,7 @@ fn an_interrupted_demo_takes_its_containers_and_their_region_along() {
 
 #[test]
 fn workers_of_a_killed_demo_do_not_run_on() {
-    for act in ["sharing", "memory"] {
+    for act in ["sharing", "compute", "memory"] {
         let mut demo = demo(&["--plain", "--act", act]).spawn().expect("it starts");
         let workers = await_workers(&demo);
         let world = world_of(demo.id());
@@ -355,7 +410,7 @@ fn arguments_and_scenarios_that_make_no_sense_are_refused_with_the_reason() {
     for (arguments, code, reason) in [
         (&["--seconds", "0"][..], 2, "from 0.3 to 3600"),
         (&["--fast", "--seconds", "3"], 2, "cannot be used with"),
-        (&["--act", "hamlet"], 2, "possible values: sharing, memory, all"),
+        (&["--act", "hamlet"], 2, "possible values: sharing, compute, memory, all"),
         (&["--act", "memory", "--scenario", path], 2, "--scenario says nothing about memory"),
         (&["--act", "sharing", "--library", path], 2, "--library says nothing about sharing"),
         (&["--scenario", "/nowhere/at-all"], 1, "/nowhere/at-all: No such file"),

@@ -76,6 +76,11 @@ pub fn let_go(slice: &'static Slice, keepers: Keepers, bytes: u64) {
     });
 }
 
+/// What is told of apart, of a slice.
+pub fn of(slice: &Slice) -> u64 {
+    ALL.with(|all| all.lent(slice))
+}
+
 /// Looks at what is kept of this process's memory: descriptors may have been closed.
 pub fn settle(slice: &Slice) {
     let gone: Vec<u64> = ALL.with(|all| {

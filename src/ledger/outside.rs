@@ -9,7 +9,7 @@ use std::path::Path;
 use ration_contract::Settings;
 use ration_region::{Gpu, ProcessView, Region};
 
-use super::{SETTINGS, all, directory, native, slice, truth};
+use super::{SETTINGS, all, directory, native, rescue, slice, truth};
 use crate::abi::nvml::nvmlDevice_t;
 use crate::sys::{self, Errno};
 
@@ -37,7 +37,7 @@ pub fn members(uuid: &[u8; 16]) -> Option<Members> {
     let is_limited = found.cap.is_some() || settings.memory.for_gpu(u32::MAX, uuid).is_some();
     let members = Members { processes: found.members, namespace: namespace(c"/proc/self/ns/pid") };
     // A process that could not join is held to the limit by itself, and so may be the others, whom nobody can list then.
-    let is_in_it = all().all(|slice| slice.uuid != *uuid || slice.is_shared);
+    let is_in_it = all().all(|slice| slice.uuid != *uuid || slice.is_shared());
     (is_limited && is_in_it).then_some(members)
 }
 
@@ -60,6 +60,7 @@ impl Found {
         let name = slice::name(settings);
         let mut found = Found::default();
         let mut is_known = false;
+        rescue::prepare();
         for dir in directory(settings) {
             // Opening would make one, and there is nothing to be seen in a new one.
             if !may(&format!("{dir}/gpu-{}.region", &truth::uuid_text(uuid)["GPU-".len()..]), libc::F_OK) {

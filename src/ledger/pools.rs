@@ -98,7 +98,9 @@ fn settle(source: Source, slice: &'static Slice) {
         let known = &mut all[at];
         if reserved > known.reserved {
             slice.charge(reserved - known.reserved);
-        } else {
+        } else if reserved < known.reserved {
+            // It let go of that a while ago, and who learned from NVML meanwhile has given it back already.
+            slice.is_to_be_learned();
             let gone = known.reserved - reserved;
             let kept = gone.min(known.exported);
             known.exported -= kept;

@@ -1,5 +1,7 @@
 //! This process's place in its container's slice of one GPU.
 
+mod loss;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -9,12 +11,13 @@ use ration_policy::{Share, turns};
 use ration_region::{Compute, Gpu, Member, ProcessView, Region};
 
 use super::heap::Heaps;
-use super::{Changing, lent, marks, native, pools, shared, truth};
+use super::{Changing, lent, marks, native, pools, rescue, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice, CUuuid};
 use crate::driver::calls;
 use crate::pace::Pace;
 use crate::thread::Guarded;
 use crate::{log, sys};
+use loss::{Seat, Time};
 
 /// What the driver hands out memory in.
 pub const BLOCK: u64 = 2 << 20;
@@ -34,17 +37,23 @@ pub struct Slice {
     pub total: u64,
     /// The version of its instructions: ten times the major plus the minor number.
     pub sm: u32,
-    /// Whether the container's other processes are held to the limit together with this one.
-    pub is_shared: bool,
     /// Where they meet: see [`marks`].
     pub home: marks::FileId,
-    member: Member,
+    seat: Seat,
+    /// By which others know this process, there: see [`marks`]. It stays, wherever it is counted.
+    slot: (usize, u64),
     /// What the settings say that the container may have of it.
     asked: u64,
+    /// The same for its time.
+    time: Time,
     /// What is known of by its call: the parts of what NVML says this process holds.
     counted: AtomicU64,
     /// What is not: contexts, code, local memory. Learned from NVML, as the rest of what it says.
     uncounted: AtomicI64,
+    /// What is known of by its call, and in no figure of NVML's for this process.
+    beside: AtomicU64,
+    /// To be held by whoever learns, or goes to be counted elsewhere.
+    settling: Guarded<()>,
     /// The driver may have taken something that no call tells of.
     stale: AtomicU32,
     /// Reservations that stand for it until that is learned.
@@ -87,7 +96,8 @@ impl Slice {
         let index = u32::try_from(device).ok()?;
         let memory = settings.memory.for_gpu(index, &uuid);
         let limit = settings.compute_limit.for_gpu(index, &uuid).map(|limit| Share::from_ppm(limit.ppm()));
-        let request = settings.compute_request.for_gpu(index, &uuid).map(|share| Share::from_ppm(share.ppm()));
+        let request = settings.compute_request.for_gpu(index, &uuid).map(|share| share.ppm()).filter(|ppm| *ppm > 0);
+        let request = request.map(Share::from_ppm);
         if memory.is_none() && limit.is_none() && request.is_none() && settings.priority == Priority::default() {
             return Some(None);
         }
@@ -101,17 +111,25 @@ impl Slice {
         }
         let gpu = Gpu { uuid, total };
         let (member, directory) = join(&gpu, settings, cap)?;
+        let urgency = match settings.priority {
+            Priority::Latency => turns::Priority::Latency,
+            Priority::Normal => turns::Priority::Normal,
+            Priority::Batch => turns::Priority::Batch,
+        };
         let slice = Slice {
             device,
             uuid,
             total,
             sm: sm(device),
             asked: cap,
-            is_shared: directory.is_some(),
             home: marks::home(directory.as_deref()),
-            member,
+            slot: member.slot(),
+            seat: Seat::new(member, directory.is_some()),
+            time: Time { limit, request, urgency },
             counted: AtomicU64::new(0),
             uncounted: AtomicI64::new(0),
+            beside: AtomicU64::new(0),
+            settling: Guarded::new(()),
             stale: AtomicU32::new(1),
             unlearned: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -120,29 +138,22 @@ impl Slice {
             threads: threads(device),
             heaps: Heaps::new(),
             context: AtomicU64::new(CONTEXT),
-            pace: Pace::new(),
+            // Under MPS, contexts run side by side and do not take the GPU from each other.
+            pace: Pace::new(attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0),
         };
-        if let Some(limit) = limit {
-            slice.compute().begin_with_limit(limit);
-        }
-        let urgency = match settings.priority {
-            Priority::Latency => turns::Priority::Latency,
-            Priority::Normal => turns::Priority::Normal,
-            Priority::Batch => turns::Priority::Batch,
-        };
-        slice.compute().begin_with_request(request, urgency);
+        slice.time.begin(&slice.compute());
         slice.learn(changing);
         Some(Some(slice))
     }
 
     /// What the container may have: what the region says, where its first process has written it and others may change it.
     pub fn cap(&self) -> u64 {
-        self.member.cap().unwrap_or(self.asked)
+        self.ask(Member::cap).flatten().unwrap_or(self.asked)
     }
 
     /// The container's account of GPU time.
     pub fn compute(&self) -> Compute<'_> {
-        self.member.compute()
+        self.member().compute()
     }
 
     /// Takes bytes out of what is left, or says that there are none, after all that can be done about it.
@@ -160,12 +171,12 @@ impl Slice {
 
     fn reserve_within(&'static self, bytes: u64, keep_free: u64, changing: &Changing) -> Result<Hold, Full> {
         self.look_again(changing);
-        let fits = || bytes == 0 || self.member.reserve_within(bytes, keep_free).is_ok();
-        if fits() {
-            return Ok(Hold { slice: self, bytes });
+        let hold = || self.take(bytes, keep_free).map(|member| Hold { slice: self, member, bytes });
+        if let Some(hold) = hold() {
+            return Ok(hold);
         }
         self.relieve(changing);
-        if fits() { Ok(Hold { slice: self, bytes }) } else { Err(Full) }
+        hold().ok_or(Full)
     }
 
     /// Makes room: what dead processes held, what pools keep without using it, what was believed to be held and is not.
@@ -185,11 +196,11 @@ impl Slice {
         // SAFETY: takes nothing and always succeeds.
         let me = unsafe { libc::getpid() } as u32;
         let mut looked = false;
-        self.member.reap(&mut |dead| {
+        self.member().reap(&mut |dead| {
             // A process that replaced itself (exec) is dead and alive under one number. The driver let go of the old one's
             // memory before the new one could begin.
             let replaced = dead.pid == me
-                || self.member.others().any(|other| other.pid == dead.pid && other.namespace == dead.namespace);
+                || self.member().others().any(|other| other.pid == dead.pid && other.namespace == dead.namespace);
             let number = dead.driver_pid.unwrap_or(dead.pid);
             if !replaced && !truth::has_let_go(self, number) {
                 return false;
@@ -203,7 +214,7 @@ impl Slice {
             let most = exported.then(|| marks::of_process(self, dead.slot, dead.node)).flatten().unwrap_or(0);
             let outlives = most.min(dead.held.saturating_add(dead.lent));
             if outlives > 0 {
-                self.member.lends_at_most(dead, outlives);
+                self.member().lends_at_most(dead, outlives);
             }
             outlives == 0
         });
@@ -213,12 +224,12 @@ impl Slice {
     /// look for long.
     fn look_at_lent(&self) {
         lent::settle(self);
-        for other in self.member.others().filter(|other| other.lent > 0) {
+        for other in self.member().others().filter(|other| other.lent > 0) {
             // Descriptors beside a handle that the other still has are marked too, so this may be too much, and never too little.
             let most = marks::of_process(self, other.slot, other.node);
             if let Some(most) = most.filter(|most| *most < other.lent) {
                 self.look_at_others();
-                self.member.lends_at_most(&other, most);
+                self.member().lends_at_most(&other, most);
             }
         }
     }
@@ -232,11 +243,11 @@ impl Slice {
 
     /// Counts what other processes hold, by the driver's figures, and do not say.
     fn look_at_others(&self) {
-        self.member.find(|| {
+        self.member().find(|| {
             let listed = truth::figures(self)?;
             let figure =
                 move |number: u32| listed.iter().find(|(pid, _)| *pid == number).map_or(0, |(_, bytes)| *bytes);
-            let own_numbers = truth::are_own_numbers().then(|| self.member.namespace());
+            let own_numbers = truth::are_own_numbers().then(|| self.member().namespace());
             // A number means nothing to those who live in another PID namespace, or it means somebody else.
             Some(move |other: &ProcessView| match other.driver_pid {
                 Some(number) => Some(figure(number)),
@@ -247,23 +258,23 @@ impl Slice {
 
     /// Bytes of this process's are no longer in its figure, and descriptors keep them; `lent` is all that they keep then.
     pub fn lend(&self, bytes: u64, lent: u64) {
+        self.member().lend(bytes, lent);
         self.discount(bytes);
-        self.member.lend(bytes, lent);
     }
 
     /// Descriptors keep so much.
     pub fn set_lent(&self, lent: u64) {
-        self.member.set_lent(lent);
+        self.member().set_lent(lent);
     }
 
     /// This process's place in the region: see [`marks`].
     pub fn slot(&self) -> (usize, u64) {
-        self.member.slot()
+        self.slot
     }
 
     /// There may be descriptors of this file with memory of this process's, also when it is gone.
     pub fn exports_as(&self, node: marks::FileId) {
-        self.member.exports_as(node);
+        self.member().exports_as(node);
     }
 
     /// A context is about to be made: afterwards it is known by which number NVML knows this process.
@@ -274,7 +285,7 @@ impl Slice {
     /// It was made.
     pub fn after_context(&self, before: Option<&[u32]>) {
         if let Some(number) = before.and_then(|before| truth::after_context(self, before)) {
-            self.member.set_driver_pid(number);
+            self.member().set_driver_pid(number);
         }
     }
 
@@ -315,6 +326,7 @@ impl Slice {
 
     /// Brings what is believed up to date, whatever that takes: the program is about to be told.
     pub fn look_closely(&self, changing: &Changing) {
+        self.has_a_place();
         self.reap();
         self.look_at_lent();
         if self.may_be_wrong() {
@@ -325,7 +337,7 @@ impl Slice {
     /// Whether this process may hold something that it does not know of: the driver took it by itself, or what others made has
     /// become its own.
     fn may_be_wrong(&self) -> bool {
-        self.stale.load(Ordering::Relaxed) != 0 || shared::has_imports() || self.member.found() != 0
+        self.stale.load(Ordering::Relaxed) != 0 || shared::has_imports() || self.member().found() != 0
     }
 
     /// Brings what is believed up to date, if there is reason to think that it is not; but not over and over, where other
@@ -352,16 +364,19 @@ impl Slice {
         }
     }
 
+    // What is added is first added to what is known here, and what is given back leaves that last: somebody who goes to be counted
+    // elsewhere in between (`has_a_place`) may count it twice, and never not at all.
+
     /// The driver has it already: it is counted whether it fits or not.
     pub fn charge(&self, bytes: u64) {
-        self.member.charge(bytes);
         self.counted.fetch_add(bytes, Ordering::AcqRel);
+        self.member().charge(bytes);
     }
 
     /// The driver has it back.
     pub fn refund(&self, bytes: u64) {
+        self.member().refund(bytes);
         self.discount(bytes);
-        self.member.refund(bytes);
     }
 
     fn discount(&self, bytes: u64) {
@@ -370,27 +385,33 @@ impl Slice {
 
     /// It has left this process's figure, and the GPU still has it.
     pub fn becomes_beside(&self, bytes: u64) {
+        self.beside.fetch_add(bytes, Ordering::AcqRel);
+        self.member().holds_beside(bytes);
         self.discount(bytes);
-        self.member.holds_beside(bytes);
     }
 
     /// It is about to be given back, or lent, as if it were still in the figure.
     pub fn was_beside(&self, bytes: u64) {
         if bytes > 0 {
             self.counted.fetch_add(bytes, Ordering::AcqRel);
-            self.member.held_beside(bytes);
+            self.no_longer_beside(bytes);
         }
     }
 
     /// The driver has back what NVML did not count as this process's: managed memory, and what was kept after it was freed.
     pub fn refund_beside(&self, bytes: u64) {
-        self.member.held_beside(bytes);
-        self.member.refund(bytes);
+        self.member().refund(bytes);
+        self.no_longer_beside(bytes);
+    }
+
+    fn no_longer_beside(&self, bytes: u64) {
+        self.member().held_beside(bytes);
+        self.beside.fetch_sub(bytes.min(self.beside.load(Ordering::Acquire)), Ordering::AcqRel);
     }
 
     /// What the container holds.
     pub fn used(&self) -> u64 {
-        self.member.used()
+        self.ask(Member::used).unwrap_or(self.asked)
     }
 
     /// The driver may have taken something by itself: look before the next reservation.
@@ -402,7 +423,7 @@ impl Slice {
     /// something, nobody knows what the figure means, and nothing is learned this time.
     pub fn learn(&self, changing: &Changing) {
         for _ in 0..3 {
-            let found = self.member.found();
+            let found = self.member().found();
             let Some((truth, counted)) = changing.alone(|| {
                 let counted = self.counted.load(Ordering::Acquire);
                 Some((truth::of_this_process(self, counted > 0)?, counted))
@@ -410,16 +431,18 @@ impl Slice {
                 continue;
             };
             self.stale.store(0, Ordering::Release);
-            let uncounted = truth as i64 - counted as i64;
-            let change = uncounted - self.uncounted.swap(uncounted, Ordering::AcqRel);
-            if change > 0 {
-                self.member.charge(change as u64);
-                self.member.refund(self.heaps.came(change as u64));
-            } else {
-                self.member.refund(change.unsigned_abs());
-            }
-            self.member.refund(self.unlearned.swap(0, Ordering::AcqRel));
-            self.member.has_seen(found);
+            self.settling.with(|()| {
+                let uncounted = truth as i64 - counted as i64;
+                let change = uncounted - self.uncounted.swap(uncounted, Ordering::AcqRel);
+                if change > 0 {
+                    self.member().charge(change as u64);
+                    self.member().refund(self.heaps.came(change as u64));
+                } else {
+                    self.member().refund(change.unsigned_abs());
+                }
+                self.member().refund(self.unlearned.swap(0, Ordering::AcqRel));
+                self.member().has_seen(found);
+            });
             return;
         }
     }
@@ -470,6 +493,7 @@ pub fn name(settings: &Settings) -> String {
 /// A place in the container, and the directory in which others can have one there.
 fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<String>)> {
     let name = name(settings);
+    rescue::prepare();
     for dir in super::directory(settings) {
         match Region::open(Path::new(&dir), gpu) {
             Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
@@ -495,27 +519,43 @@ fn derived_name() -> String {
 #[must_use]
 pub struct Hold {
     slice: &'static Slice,
+    /// Where they are.
+    member: &'static Member,
     bytes: u64,
 }
 
 impl Hold {
+    /// Where this process is counted now; and whether the reservation is there. One from before it had to go elsewhere is not.
+    fn place(&self) -> (&'static Member, bool) {
+        let now = self.slice.member();
+        (now, std::ptr::eq(now, self.member))
+    }
+
     /// The driver took so many of them; the rest goes back. What it took more than was foreseen is counted too.
     pub fn keep(self, bytes: u64) {
-        if bytes > self.bytes {
-            self.slice.member.charge(bytes - self.bytes);
-        } else if bytes < self.bytes {
-            self.slice.member.refund(self.bytes - bytes);
-        }
         self.slice.counted.fetch_add(bytes, Ordering::AcqRel);
+        let (member, is_there) = self.place();
+        if !is_there {
+            member.charge(bytes);
+        } else if bytes > self.bytes {
+            member.charge(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            member.refund(self.bytes - bytes);
+        }
         std::mem::forget(self);
     }
 
     /// The same for what NVML does not count as this process's.
     pub fn keep_beside(self, bytes: u64) {
-        self.slice.member.holds_beside(bytes.min(self.bytes));
-        if bytes < self.bytes {
-            self.slice.member.refund(self.bytes - bytes);
+        let kept = bytes.min(self.bytes);
+        self.slice.beside.fetch_add(kept, Ordering::AcqRel);
+        let (member, is_there) = self.place();
+        if is_there {
+            member.refund(self.bytes - kept);
+        } else {
+            member.charge(kept);
         }
+        member.holds_beside(kept);
         std::mem::forget(self);
     }
 
@@ -533,12 +573,15 @@ impl Hold {
             unsafe { libc::sched_yield() };
         }
         self.slice.unlearned.fetch_add(self.bytes, Ordering::AcqRel);
+        if let (member, false) = self.place() {
+            member.charge(self.bytes);
+        }
         std::mem::forget(self);
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.slice.member.refund(self.bytes);
+        self.member.refund(self.bytes);
     }
 }

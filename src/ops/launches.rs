@@ -88,6 +88,9 @@ pub fn paced(
     work: impl FnOnce() -> Work,
     go: impl FnOnce(&mut Call<'_>) -> Outcome,
 ) -> Outcome {
+    if ledger::is_refusing() {
+        return Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
+    }
     let place = here(&ledger::changing());
     match place {
         Some((slice, context)) if slice.pace.is_gated() => {

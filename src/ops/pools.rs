@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_ulonglong;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::memory::{REFUSED, there};
 use super::{Call, Outcome, paced};
@@ -109,6 +110,9 @@ static MADE: Guarded<BTreeMap<usize, CUdevice>> = Guarded::new(BTreeMap::new());
 /// With a copy of the descriptor that each was imported by: it shows the other, by its mark, that it is not gone.
 static IMPORTED: Guarded<BTreeMap<usize, Option<Copy>>> = Guarded::new(BTreeMap::new());
 
+/// A pool was destroyed, and the driver may let go of what lived in it at any later wait.
+static LEFTOVERS: AtomicBool = AtomicBool::new(false);
+
 /// No device: nobody's slice.
 const HOST: CUdevice = -1;
 
@@ -192,6 +196,7 @@ pub unsafe fn destroy(call: &mut Call<'_>, pool: CUmemoryPool) -> Outcome {
         MADE.with(|made| made.remove(&(pool as usize)));
         IMPORTED.with(|imported| imported.remove(&(pool as usize)));
         // What still lives in it goes with the last free.
+        LEFTOVERS.store(true, Ordering::Relaxed);
         ledger::all().for_each(Slice::is_to_be_learned);
     }
     Outcome::Done(result)
@@ -205,11 +210,14 @@ pub unsafe fn trim(call: &mut Call<'_>, _pool: CUmemoryPool, _keep: usize) -> Ou
 
 /// Asks the driver for something after which pools may have let go of memory.
 pub fn refreshed(call: &mut Call<'_>) -> Outcome {
+    let wait = ledger::Wait::begin();
     let result = paced::waiting(|| call.driver());
     if pools::any() {
+        let changing = ledger::changing();
         // Pools may have let go of memory already: whoever learned from NVML meanwhile looks again.
-        let _changing = ledger::changing();
-        ledger::all().for_each(Slice::is_to_be_learned);
+        if wait.end(&changing) || LEFTOVERS.load(Ordering::Relaxed) {
+            ledger::all().for_each(Slice::is_to_be_learned);
+        }
         ledger::all().for_each(pools::refresh);
     }
     Outcome::Done(result)
@@ -239,4 +247,5 @@ pub unsafe fn synchronize_event(call: &mut Call<'_>, _event: CUevent) -> Outcome
 pub fn forget_the_parent() {
     MADE.renew(BTreeMap::new());
     IMPORTED.renew(BTreeMap::new());
+    LEFTOVERS.store(false, Ordering::Relaxed);
 }

@@ -16,7 +16,8 @@ use super::Pace;
 use crate::abi::cuda::CUcontext;
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
-use crate::sys;
+use crate::table::ROWS;
+use crate::{sys, thread};
 
 /// While launches come, it looks after so long who else is there.
 const BUSY: u64 = 10_000_000;
@@ -74,8 +75,12 @@ extern "C" fn at_exit() {
 }
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    // SAFETY: the name ends in NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"ration-pace".as_ptr()) };
+    ledger::rescue::watch_this_thread();
     calls::never_break_captures();
     let mut company_at = 0;
+    let mut counts = Counts::new();
     while !STOPPED.load(Ordering::SeqCst) {
         let now = sys::nanoseconds();
         let looks_around = now >= company_at;
@@ -85,7 +90,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             let bell = slice.compute().bell();
             is_busy |= slice.pace.touched.load(Ordering::Relaxed);
             if looks_around {
-                slice.pace.look_around(slice, now);
+                // The counters do not say on which GPU: whichever was used takes them all.
+                let is_used = slice.pace.touched.load(Ordering::Relaxed);
+                slice.pace.look_around(slice, if is_used { counts.more() } else { [0; 2] }, now);
             }
             INSIDE.store(true, Ordering::SeqCst);
             if !STOPPED.load(Ordering::SeqCst) {
@@ -113,14 +120,41 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
+/// What this process launches.
+struct Counts {
+    /// The rows that launch kernels, and those that launch graphs.
+    rows: [Vec<usize>; 2],
+    known: [u64; 2],
+}
+
+impl Counts {
+    fn new() -> Counts {
+        let of = |is: &dyn Fn(&[u8]) -> bool| {
+            (0..ROWS.len()).filter(|id| is(ROWS[*id].symbol.to_bytes())).collect::<Vec<usize>>()
+        };
+        let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
+        Counts { rows: [kernels, of(&|name| name.starts_with(b"cuGraphLaunch"))], known: [0; 2] }
+    }
+
+    /// How many more there are of each than when this was last asked.
+    fn more(&mut self) -> [u64; 2] {
+        let totals = [0, 1].map(|kind: usize| self.rows[kind].iter().map(|id| thread::total(*id)).sum::<u64>());
+        let before = std::mem::replace(&mut self.known, totals);
+        [0, 1].map(|kind| totals[kind].saturating_sub(before[kind]))
+    }
+}
+
 impl Pace {
     /// Sees who else uses the GPU, and whether launches have to ask.
-    fn look_around(&self, slice: &Slice, now: u64) {
+    fn look_around(&self, slice: &Slice, [kernels, graphs]: [u64; 2], now: u64) {
+        // From now on, at the latest, whatever is launched is held up by words that mean something.
+        slice.has_a_place();
         let compute = slice.compute();
+        compute.launched(kernels, graphs, self.state.with(|state| state.left(now)));
         if self.touched.swap(false, Ordering::Relaxed) {
             compute.is_active(now);
         }
-        let (in_company, flight) = compute.company(now);
+        let (in_company, flight) = if self.takes_turns { compute.company(now) } else { (false, None) };
         self.in_company.store(in_company, Ordering::Relaxed);
         let flight = flight.map_or(0, |flight| if flight == ration_policy::Flight::SHORT { 2 } else { 1 });
         self.flight.store(flight, Ordering::Relaxed);

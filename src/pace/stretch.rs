@@ -170,7 +170,8 @@ impl Stretch {
     pub fn after(&mut self, stream: Stream, events: &mut Events, now: u64) {
         self.launched = now;
         let [time, work] = self.between_marks;
-        let due = now.saturating_sub(self.marked.max(self.opened)) >= time;
+        // Behind what nothing is known of there is a mark at once: nobody could tell when it is done.
+        let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
             marked.lead.get_or_insert(now.saturating_sub(marked.begun));
@@ -216,6 +217,12 @@ impl Stretch {
         self.streams.iter().map(|marked| marked.launched.saturating_sub(marked.passed_upto())).sum()
     }
 
+    /// Whether what is next to be done should have been done for a while.
+    pub fn is_overdue(&self, now: u64) -> bool {
+        const A_WHILE: u64 = 100_000;
+        now.saturating_sub(self.progressed) > self.in_flight() + A_WHILE
+    }
+
     /// What should still be under way by now.
     pub fn left(&self, now: u64) -> u64 {
         // Beyond the next mark it has not got.
@@ -232,8 +239,9 @@ impl Stretch {
         const BEHIND: u64 = 300_000;
         let behind = |marked: &Marked| 2 * marked.launched.saturating_sub(marked.marked_upto()) + BEHIND;
         let over = now.saturating_sub(self.launched.max(self.progressed));
-        let done =
-            |marked: &Marked| marked.marks.is_empty() && (!marked.moved || marked.closed || over > behind(marked));
+        let done = |marked: &Marked| {
+            marked.marks.is_empty() && (!marked.moved || marked.closed || !self.unknown && over > behind(marked))
+        };
         self.streams.iter().all(done)
     }
 
@@ -251,7 +259,12 @@ impl Stretch {
                 total += busy.add(begin.saturating_add(marked.lead.unwrap_or(0)), end);
             }
         }
-        self.learn(total);
+        // What is behind the last mark took what it should.
+        let unmarked = |marked: &Marked| marked.launched.saturating_sub(marked.passed_upto());
+        total = total.saturating_add(self.streams.iter().map(unmarked).sum());
+        if total > 0 {
+            self.learn(total);
+        }
         self.give_events(events);
         total
     }
@@ -349,6 +362,12 @@ impl Samples {
             events.give(self.passed.replace(sample).map(|before| before.event));
         }
         self.marks.front().map_or(0, |sample| now.saturating_sub(sample.at))
+    }
+
+    /// What should be under way.
+    pub fn left(&self) -> u64 {
+        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
+        if self.marks.is_empty() { 0 } else { under_way.saturating_mul(self.cost) }
     }
 
     /// Whether more may be launched, if no more is to be under way than this.

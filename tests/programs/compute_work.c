@@ -9,6 +9,7 @@
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
  *     poll       one kernel at a time, asked for until it is done
+ *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
  * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
  */
@@ -85,6 +86,11 @@ int main(int argc, char **argv) {
             launch(stream);
             while ((code = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(20);
             OK(code);
+        }
+    } else if (!strcmp(shape, "slow")) {
+        for (double next = now(); now() < end; launch(stream)) {
+            while (now() < next) {}
+            next = now() + 30e-6;
         }
     } else if (!strcmp(shape, "request")) {
         for (double next = now(); now() < end; next += 0.02) {

@@ -49,7 +49,7 @@ fn page() -> String {
          ## Compute\n\n\
          `RATION_COMPUTE=30%` is a request and a limit of 30%. `RATION_COMPUTE_REQUEST` and `RATION_COMPUTE_LIMIT` set them \
          apart and count before it. As in Kubernetes, a limit alone is a request too, unless it is 100%, and a request is at \
-         most the limit. Limits on compute are held; requests and priorities are read and checked, and not acted on yet.\n\n",
+         most the limit. How shares of compute are held is in [compute.md](compute.md).\n\n",
     );
     let _ = write!(
         page,

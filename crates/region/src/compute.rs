@@ -4,12 +4,14 @@
 //! GPU. Another says which of the container's processes has work under way, so that none is charged for another's: a turn is
 //! taken before work is sent and given back when the GPU has done it. A process that dies or is stopped in its turn loses it.
 
+use ration_policy::turns::Priority;
 use ration_policy::{Bucket, Share};
 
 use crate::layout::Table;
 use crate::life::is_over;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
+use crate::turns::priority;
 
 /// What each of the container's words for compute is. Times are nanoseconds of the monotonic clock.
 pub(crate) mod word {
@@ -39,6 +41,9 @@ pub(crate) mod word {
     pub const TURNS: usize = 12;
     /// Turns that were cut short for another.
     pub const PREEMPTED: usize = 13;
+    /// Kernels and graphs that its processes have launched, as far as they have told.
+    pub const KERNELS: usize = 14;
+    pub const GRAPHS: usize = 15;
     /// See [`ration_policy::turns`].
     pub const VIRTUAL_TIME: usize = 16;
     /// Since when it wants the GPU; 0: it does not.
@@ -47,6 +52,54 @@ pub(crate) mod word {
     pub const SERVED: usize = 18;
     /// When one that waits was last heard of.
     pub const HEARD: usize = 19;
+}
+
+/// What a container has had of the GPU's time, for whoever wants to know. Times are nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComputeView {
+    /// What it may have at most.
+    pub limit: Share,
+    /// What it is to have at least where others want the GPU too, if it asked for anything.
+    pub request: Option<Share>,
+    /// How urgent its work is.
+    pub priority: Priority,
+    /// How long the GPU has worked for it, while it had a limit or took turns.
+    pub gpu_time: u64,
+    /// How long its launches were held up, all together.
+    pub throttled: u64,
+    /// How long it has waited for turns.
+    pub waited: u64,
+    /// Turns that it has had.
+    pub turns: u64,
+    /// Turns that were cut short for another.
+    pub preempted: u64,
+    /// Kernels that it has launched.
+    pub kernels: u64,
+    /// Graphs that it has launched.
+    pub graphs: u64,
+    /// What it is thought to have under way.
+    pub in_flight: u64,
+}
+
+impl ComputeView {
+    pub(crate) fn of(table: &Table, container: usize) -> ComputeView {
+        let read = |which: usize| table.containers[container].compute[which].load(SeqCst);
+        let share = |ppm: u64| Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX));
+        let living = table.members_of(container).filter(|(_, process)| !is_over(&process.life));
+        ComputeView {
+            limit: if read(word::LIMIT) == 0 { Share::WHOLE } else { share(read(word::LIMIT)) },
+            request: (read(word::REQUEST) != 0).then(|| share(read(word::REQUEST))),
+            priority: priority(read(word::PRIORITY)),
+            gpu_time: read(word::GPU_TIME),
+            throttled: read(word::THROTTLED),
+            waited: read(word::WAITED),
+            turns: read(word::TURNS),
+            preempted: read(word::PREEMPTED),
+            kernels: read(word::KERNELS),
+            graphs: read(word::GRAPHS),
+            in_flight: living.map(|(_, process)| process.compute[0].load(SeqCst)).fold(0, u64::saturating_add),
+        }
+    }
 }
 
 /// A member's way to its container's account of time. All times are of the monotonic clock, in nanoseconds.
@@ -95,6 +148,13 @@ impl Compute<'_> {
         }
         self.word(word::GPU_TIME).fetch_add(gpu, SeqCst);
         self.word(word::STRETCHES).fetch_add(1, SeqCst);
+    }
+
+    /// This process has launched so many more, and has so much under way.
+    pub fn launched(&self, kernels: u64, graphs: u64, in_flight: u64) {
+        self.word(word::KERNELS).fetch_add(kernels, SeqCst);
+        self.word(word::GRAPHS).fetch_add(graphs, SeqCst);
+        self.table.processes[self.place.process].compute[0].store(in_flight, SeqCst);
     }
 
     /// Launches have waited so long.

@@ -217,6 +217,11 @@ impl Keeper {
         self.epoch.load(Ordering::Relaxed) == epoch
     }
 
+    /// What is in the life words that it holds.
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
     /// Starts the thread, unless it runs. `Err` holds the error number.
     pub fn start(&'static self) -> Result<(), c_int> {
         let mut clock = Clock::start();
@@ -347,12 +352,12 @@ impl Owner for Keeper {
     fn take(&self, word: &crate::sync::AtomicU32, from: u32) -> bool {
         // SAFETY: called by the keeper, in `run`, with words of a region that is mapped: its lock and the processes' life words,
         // which lie at multiples of 64. A member holds the mapping until it has left.
-        unsafe { self.list.take(word, from, self.number.load(Ordering::Relaxed)) }
+        unsafe { self.list.take(word, from, self.number()) }
     }
 
     fn give(&self, word: &crate::sync::AtomicU32) {
         // SAFETY: as above.
-        unsafe { self.list.give(word, self.number.load(Ordering::Relaxed)) };
+        unsafe { self.list.give(word, self.number()) };
     }
 }
 

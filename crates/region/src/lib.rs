@@ -31,7 +31,7 @@ mod tests;
 mod turns;
 mod view;
 
-pub use compute::Compute;
+pub use compute::{Compute, ComputeView};
 pub use error::{JoinError, OpenError};
 pub use keeper::forget_in_child;
 pub use layout::{LONGEST_NAME, MAJOR, MINOR};

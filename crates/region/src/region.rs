@@ -11,7 +11,7 @@ use crate::error::{JoinError, OpenError};
 use crate::keeper::{Answer, Keeper, Request};
 use crate::layout::{CONTAINERS, LONGEST_NAME, NO_CAP};
 use crate::ledger::{Account, Full};
-use crate::life::is_over;
+use crate::life::{UNKEPT, is_over};
 use crate::memory::Mapping;
 use crate::sync::SeqCst;
 use crate::sys::{pid, pid_namespace};
@@ -64,7 +64,8 @@ impl Region {
         let newcomer = Newcomer { name: container.as_bytes(), cap, pid: pid(), namespace: pid_namespace() };
         match ask(mapping, keeper, kept, Request::join(mapping.table(), &newcomer)) {
             Answer::Joined(place) => {
-                Ok(Member { mapping: Arc::clone(mapping), place, keeper, epoch: keeper.epoch(), kept })
+                let life = if kept { keeper.number() } else { UNKEPT };
+                Ok(Member { mapping: Arc::clone(mapping), place, keeper, epoch: keeper.epoch(), kept, life })
             }
             Answer::Failed(Trouble::Containers) => Err(JoinError::TooManyContainers),
             Answer::Failed(Trouble::Processes) => Err(JoinError::TooManyProcesses),
@@ -114,6 +115,8 @@ pub struct Member {
     keeper: &'static Keeper,
     epoch: u32,
     kept: bool,
+    /// What is in the slot's life word.
+    life: u32,
 }
 
 impl Member {
@@ -128,11 +131,17 @@ impl Member {
         self.keeper.is_of(self.epoch)
     }
 
-    /// Whether the slot no longer says what this process wrote into it: somebody has damaged the region, or [`crate::rescue`]
-    /// replaced it. What is counted here is then worth nothing; a process does better by itself, in [`Region::private`].
+    /// Whether the slot no longer says what this process wrote into it, or the container does not know of it: somebody has damaged
+    /// the region, or [`crate::rescue`] replaced it. What is counted here is then worth nothing; a process does better by
+    /// itself, in [`Region::private`].
     pub fn is_lost(&self) -> bool {
-        let slot = &self.mapping.table().processes[self.place.process];
-        slot.member.load(SeqCst) != self.place.membership || slot.generation.load(SeqCst) != self.place.generation
+        let (table, place) = (self.mapping.table(), &self.place);
+        let slot = &table.processes[place.process];
+        let is_there = slot.member.load(SeqCst) == place.membership
+            && slot.generation.load(SeqCst) == place.generation
+            && slot.life.load(SeqCst) == self.life;
+        let is_known = || table.container_of(slot).is_some_and(|(_, container)| container.has_member(place.process));
+        !is_there || !is_known()
     }
 
     /// Takes `bytes`, if the container then holds no more than its cap. To be called before the driver is.

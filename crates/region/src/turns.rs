@@ -70,7 +70,7 @@ impl View {
 }
 
 /// How a priority is written.
-fn priority(word: u64) -> Priority {
+pub(crate) fn priority(word: u64) -> Priority {
     match word {
         1 => Priority::Latency,
         2 => Priority::Batch,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::compute::ComputeView;
 use crate::layout::{LIVE, NAME_BYTES, NO_CAP, Process, Table};
 use crate::ledger;
 use crate::life::{is_held, is_over};
@@ -114,6 +115,11 @@ impl<'a> ContainerView<'a> {
             refused: container.refused.load(SeqCst),
             drift: container.drift.load(SeqCst),
         })
+    }
+
+    /// What it has had of the GPU's time.
+    pub fn compute(&self) -> ComputeView {
+        ComputeView::of(self.table, self.index)
     }
 
     /// The processes in it, the dead that nobody has buried included.

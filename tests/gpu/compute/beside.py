@@ -19,11 +19,6 @@ CHANGE = 0.2  # seconds in which a change must have come through
 LATENCY = (1.2, 1.4)  # p50 and p99 of a request, in solo's
 LEFT = 0.97  # of what a latency container leaves: what its neighbour keeps
 LAUNCH_BOUND_SLOWED = 1.3
-# Turns between containers are not there yet. A case named here that fails is skipped, with its figures.
-NOT_YET = frozenset(
-    ("beside-25-75", "beside-10-90", "beside-20-30-50", "beside-eight", "beside-sync-deep")
-    + ("beside-comes-and-goes", "beside-latency")
-)
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,6 @@ def side_by_side(
 
 
 def conclude(bench: Bench, wrong: list[str]) -> None:
-    """Problems, or, where they are expected, why the case shows nothing yet."""
-    if wrong and bench.name in NOT_YET:
-        bench.skip(f"not expected to hold yet: {bench.headline}: " + "; ".join(wrong))
     for problem in wrong:
         bench.problem(problem)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import compute
-from gpu.bench import Bench, Skip
+from gpu.bench import Bench
 from gpu.compute import alone, beside, busy, container, cost, loads, plot, table, witness
 from gpu.compute.busy import SECOND
 from gpu.machine import Machine
@@ -201,17 +201,6 @@ class Others(unittest.TestCase):
     def test_launch_bound(self) -> None:
         self.assertEqual(beside.judge_launch_bound([1.1, 1.29]), [])
         self.assertTrue(beside.judge_launch_bound([1.0, 1.31]))
-
-    def test_what_is_not_expected_yet_is_named_and_not_failed(self) -> None:
-        self.assertLessEqual(beside.NOT_YET, {case.name for case in beside.CASES})
-        with tempfile.TemporaryDirectory() as place:
-            early = bench_in(place, "beside-25-75")
-            with self.assertRaises(Skip):
-                beside.conclude(early, ["wrong"])
-            beside.conclude(early, [])
-            due = bench_in(place, "beside-of-today")
-            beside.conclude(due, ["wrong"])
-            self.assertEqual((early.problems, due.problems), ([], ["wrong"]))
 
     def test_launches(self) -> None:
         good = {"driver_ns": 3400.0, "hooked_ns": 3490.0, "ratio": 3490 / 3400}

@@ -1,6 +1,5 @@
 //! The workers of a phase, seen from the demo: started, ordered about, listened to, and never left behind.
 
-use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -10,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Trouble;
+use super::library::Environment;
 use super::wire::{Order, Tidings};
 use super::worker;
 
@@ -22,8 +22,8 @@ pub struct Job {
     pub name: String,
     /// The arguments of this program that make it the worker.
     pub arguments: Vec<String>,
-    /// What is different in its environment: variables with their value, or without any.
-    pub environment: Vec<(OsString, Option<OsString>)>,
+    /// What is different in its environment.
+    pub environment: Environment,
 }
 
 /// The workers, and the news that they have. Dropping them ends them.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::scenario::Scenario;
+
 /// A program's own account of what it got done, by its own clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
@@ -90,11 +92,24 @@ impl GpuTime {
 pub struct Outcome {
     /// The GPU.
     pub gpu: GpuTime,
+    /// How long the one that waited longest for a CPU did, for each unit of time, if that is known.
+    pub waited: Option<f64>,
     /// Those who took part, by their place in the scenario.
     pub programs: Vec<(usize, Measured)>,
 }
 
-/// A program over the whole demo.
+/// All phases of an act, measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Played {
+    /// The GPU's name.
+    pub gpu: String,
+    /// What each program was alone, in the order of the scenario.
+    pub alone: Vec<Measured>,
+    /// The phases in which all of them ran.
+    pub together: Vec<Outcome>,
+}
+
+/// A program over the whole act.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProgramResult {
     /// What it is called.
@@ -109,7 +124,7 @@ pub struct ProgramResult {
     pub of_solo: f64,
 }
 
-/// The whole demo.
+/// The whole act.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Results {
     /// The GPU's name.
@@ -121,6 +136,20 @@ pub struct Results {
 }
 
 impl Results {
+    /// Of an act in which all of them ran together once.
+    pub fn of(played: Played, scenario: &Scenario) -> Option<Results> {
+        let together = played.together.into_iter().next()?;
+        let programs = scenario.programs.iter().zip(played.alone).zip(together.programs);
+        let programs = programs.map(|((program, alone), (_, together))| ProgramResult {
+            name: program.name.clone(),
+            unit: program.style.unit(),
+            of_solo: if alone.rate > 0.0 { together.rate / alone.rate } else { 0.0 },
+            alone,
+            together,
+        });
+        Some(Results { gpu: played.gpu, programs: programs.collect(), together: together.gpu })
+    }
+
     /// The most useful work that any program got out of the GPU alone, as a part of the time.
     pub fn best_alone(&self) -> f64 {
         self.programs.iter().map(|p| p.alone.useful).fold(0.0, f64::max)

@@ -1,13 +1,16 @@
-//! `ration demo`: programs share a simulated GPU before your eyes, in two acts.
+//! `ration demo`: programs share a simulated GPU before your eyes, in acts.
 //!
-//! The first is about time. It starts each program of a [`scenario`] as a process of its own ([`worker`]), first alone,
-//! then with the others ([`plan`], [`play`]), reads the simulated GPU's own record meanwhile ([`stage`]), shows it
-//! ([`view`], or [`plain`] lines where there is no terminal) and says in the end what it means ([`report`]). The second
-//! is about [`memory`], and goes about it in the same way.
+//! Two are about time. They start each program of a [`scenario`] as a process of its own ([`worker`]), first alone, then
+//! with the others ([`plan`], [`play`]), read the simulated GPU's own record meanwhile ([`stage`]), show it ([`view`], or
+//! [`plain`] lines where there is no terminal) and say in the end what it means: how things are without us ([`report`]),
+//! or without us and with us ([`compute`]). The third is about [`memory`], and goes about it in the same way.
 
+mod compute;
 mod crew;
 mod driver;
 mod figures;
+mod library;
+mod load;
 mod memory;
 mod plain;
 mod plan;
@@ -33,26 +36,29 @@ use clap::ValueEnum;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use compute::ComputeResults;
 use figures::Results;
+use library::Library;
 pub use memory::container;
-use memory::{Library, MemoryResults, Times};
+use memory::{MemoryResults, Times};
 use play::Play;
 use scenario::{BadScenario, Scenario};
 use scene::Scene;
 
-/// Shows programs sharing the simulated GPU: its time, as it is today, and its memory, without ration and with it.
+/// Shows containers sharing the simulated GPU, its time and its memory, without ration and with it.
 ///
-/// Sharing: three programs by plain time slicing. Each runs alone for a while, then all run together; a table says what
-/// each got, compared with what it gets alone. Memory: a program that takes all it can get beside one that needs a
-/// little, first without limits, then with libration.so holding each to its own; a table says what each believes and
-/// what the GPU says. On a terminal there is a live view (q ends it), otherwise a few lines a second; tables and words
-/// come at the end.
+/// Compute: three containers that ask for unequal shares of the GPU's time, one of them in a hurry. Each runs alone for
+/// a while, then all run by plain time slicing, then all with libration.so; a table says what each asked for and what it
+/// got. If that is far from what ration promises, the demo fails. Memory: a program that takes all it can get beside one
+/// that needs a little, first without limits, then with libration.so holding each to its own; a table says what each
+/// believes and what the GPU says. Sharing: plain time slicing only, and what it costs. On a terminal there is a live
+/// view (q ends it), otherwise a few lines a second; tables and words come at the end.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// What is shown
     #[arg(long, value_enum, default_value_t = Act::All)]
     act: Act,
-    /// Sharing: how long all of them run together (6 unless given); alone, each runs a third of that
+    /// Compute, sharing: how long all of them run together (6 unless given); alone, each runs a third of that
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<Duration>,
     /// A short demo with rough figures, for tests
@@ -64,11 +70,11 @@ pub struct Arguments {
     /// Writes the results to a file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Sharing: other programs than the built-in ones, one a line: NAME kernel=500us memory=8GiB, then queue=64, wait,
-    /// or requests=20 every=20ms
+    /// Compute, sharing: other programs than the built-in ones, one a line: NAME kernel=500us memory=8GiB, then queue=64,
+    /// wait, or requests=20 every=20ms, then for compute request=50% and priority=latency or batch
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Memory: the libration.so to hold programs to their limits with, instead of the one beside this program
+    /// Compute, memory: the libration.so to put into containers, instead of the one beside this program
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
 }
@@ -78,9 +84,11 @@ pub struct Arguments {
 enum Act {
     /// How programs share the GPU's time today
     Sharing,
+    /// What shares of the GPU's time do
+    Compute,
     /// What a memory limit does
     Memory,
-    /// One after the other
+    /// Compute, then memory
     All,
 }
 
@@ -90,7 +98,7 @@ impl Arguments {
         let of_no_use = match self.act {
             Act::Sharing => [("--library", self.library.is_some()), ("", false)],
             Act::Memory => [("--seconds", self.seconds.is_some()), ("--scenario", self.scenario.is_some())],
-            Act::All => return None,
+            Act::Compute | Act::All => return None,
         };
         let act = self.act.to_possible_value()?;
         let (argument, _) = of_no_use.into_iter().find(|(_, given)| *given)?;
@@ -121,6 +129,8 @@ struct Outcomes {
     #[serde(skip_serializing_if = "Option::is_none")]
     sharing: Option<Results>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    compute: Option<ComputeResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryResults>,
 }
 
@@ -145,6 +155,10 @@ enum Trouble {
     SmallGpu { bytes: u64, least: u64 },
     /// A container is not held to its limit.
     NotHeld { name: String, limit: u64, believes: u64, words: String },
+    /// The library is not in a container's process.
+    NotLoaded { name: String, words: String },
+    /// The figures are far from what ration promises.
+    NotKept { promises: Vec<String> },
     /// A worker ended before its time.
     Died { name: String, how: String, words: String },
     /// A worker does not answer.
@@ -173,14 +187,14 @@ impl fmt::Display for Trouble {
             }
             Trouble::NoLibrary { path, error } => write!(
                 f,
-                "{}: {error}. The act about memory shows what this library does.\nRun ci/demo, which builds it beside \
-                 this program; name another with --library FILE; or leave the act out with --act sharing.",
+                "{}: {error}. The demo shows what this library does.\nRun ci/demo, which builds it beside this program; \
+                 name another with --library FILE; or show how things are without it, with --act sharing.",
                 path.display()
             ),
             Trouble::SmallGpu { bytes, least } => write!(
                 f,
                 "the simulated GPU has {}, and the act about memory needs {}.\nUnset RATION_SIM_MEMORY, or leave the \
-                 act out with --act sharing.",
+                 act out with --act compute.",
                 text::memory(*bytes),
                 text::memory(*least)
             ),
@@ -193,6 +207,13 @@ impl fmt::Display for Trouble {
                     text::memory(*believes)
                 )?;
                 if words.is_empty() { Ok(()) } else { write!(f, "\nIts last words:\n{words}") }
+            }
+            Trouble::NotLoaded { name, words } => {
+                write!(f, "libration.so was not loaded into {name}, and so nothing can be shown of it.")?;
+                if words.is_empty() { Ok(()) } else { write!(f, "\nIts last words:\n{words}") }
+            }
+            Trouble::NotKept { promises } => {
+                write!(f, "this is far from what was to be shown:\n{}", promises.join("\n"))
             }
             Trouble::Died { name, how, words } if words.is_empty() => write!(f, "{name} {how}, without a word"),
             Trouble::Died { name, how, words } => write!(f, "{name} {how}; its last words:\n{words}"),
@@ -228,11 +249,12 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
     let scenario = match (arguments.act, &arguments.scenario) {
         (Act::Memory, _) => None,
         (_, Some(path)) => Some(read(path)?),
-        (_, None) => Some(Scenario::built_in()),
+        (Act::Sharing, None) => Some(Scenario::built_in()),
+        (Act::Compute | Act::All, None) => Some(Scenario::containers()),
     };
     let library = match arguments.act {
         Act::Sharing => None,
-        Act::Memory | Act::All => Some(Library::find(arguments.library.as_deref())?),
+        Act::Compute | Act::Memory | Act::All => Some(Library::find(arguments.library.as_deref())?),
     };
     let leaving = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -251,10 +273,12 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
     // Of an act that was seen to its end, also if the next was not.
     let sharing = outcomes.sharing.iter().zip(&scenario).map(|(results, scenario)| report::report(results, scenario));
     let mut out = io::stdout().lock();
-    for said in sharing.chain(outcomes.memory.iter().map(memory::report)) {
+    let compute = outcomes.compute.iter().map(compute::report);
+    for said in sharing.chain(compute).chain(outcomes.memory.iter().map(memory::report)) {
         write!(out, "\n{said}").and_then(|()| out.flush()).map_err(Trouble::Output)?;
     }
-    played
+    let promises: Vec<String> = outcomes.compute.iter().flat_map(ComputeResults::broken).collect();
+    played.and(if promises.is_empty() { Ok(()) } else { Err(Trouble::NotKept { promises }) })
 }
 
 /// The acts for which there is what they need.
@@ -266,11 +290,20 @@ fn acts(
     leaving: &AtomicBool,
     outcomes: &mut Outcomes,
 ) -> Result<(), Trouble> {
-    if let Some(scenario) = scenario {
-        let together = if arguments.fast { FAST } else { arguments.seconds.unwrap_or(TOGETHER) };
-        outcomes.sharing = Some(Play::new(scenario, together, audience, leaving)?.run()?);
+    let together = if arguments.fast { FAST } else { arguments.seconds.unwrap_or(TOGETHER) };
+    match (scenario, library) {
+        (Some(scenario), None) => {
+            let plan = plan::sharing(scenario, together);
+            outcomes.sharing = Results::of(Play::new(scenario, plan, None, audience, leaving)?.run()?, scenario);
+        }
+        (Some(scenario), library) => {
+            let plan = plan::compute(scenario, together);
+            outcomes.compute =
+                ComputeResults::of(Play::new(scenario, plan, library, audience, leaving)?.run()?, scenario);
+        }
+        (None, _) => {}
     }
-    if let Some(library) = library {
+    if let Some(library) = library.filter(|_| arguments.act != Act::Compute) {
         let times = if arguments.fast { Times::FAST } else { Times::FULL };
         outcomes.memory = Some(memory::Play::new(library, times, audience, leaving)?.run()?);
     }
@@ -316,7 +349,7 @@ mod tests {
             library: Some("libration.so".into()),
         };
         let contradiction = |act| arguments(act).contradiction();
-        assert_eq!(contradiction(Act::All), None);
+        assert_eq!((contradiction(Act::All), contradiction(Act::Compute)), (None, None));
         assert!(
             contradiction(Act::Sharing).is_some_and(|said| said.starts_with("--library says nothing about sharing"))
         );
@@ -332,7 +365,11 @@ mod tests {
         assert_eq!(died("").to_string(), "trainer hung itself, without a word");
         assert_eq!(died("ouch").to_string(), "trainer hung itself; its last words:\nouch");
         let small = Trouble::SmallGpu { bytes: 8 << 30, least: 24 << 30 }.to_string();
-        assert!(small.contains("has 8.0 GiB") && small.contains("--act sharing"), "{small}");
+        assert!(small.contains("has 8.0 GiB") && small.contains("--act compute"), "{small}");
+        let broken = Trouble::NotKept { promises: vec!["trainer had 7%.".into()] }.to_string();
+        assert!(broken.ends_with(":\ntrainer had 7%."), "{broken}");
+        let absent = Trouble::NotLoaded { name: "trainer".into(), words: "cannot be preloaded".into() }.to_string();
+        assert!(absent.contains("into trainer") && absent.ends_with("cannot be preloaded"), "{absent}");
         let words = "object 'libration.so' cannot be preloaded".to_owned();
         let free = Trouble::NotHeld { name: "greedy".into(), limit: 8 << 30, believes: 140 << 30, words }.to_string();
         assert!(free.contains("held to 8.0 GiB") && free.ends_with("cannot be preloaded"), "{free}");

@@ -15,12 +15,14 @@ pub struct Phase {
     pub warm_up: Duration,
     /// Counted.
     pub measured: Duration,
+    /// Whether ration is there.
+    pub with_ration: bool,
 }
 
 impl Phase {
     fn new(title: String, who: Vec<usize>, measured: Duration) -> Phase {
         let warm_up = (measured / 5).min(Duration::from_millis(300));
-        Phase { title, who, warm_up, measured }
+        Phase { title, who, warm_up, measured, with_ration: false }
     }
 
     /// Both parts.
@@ -30,11 +32,22 @@ impl Phase {
 }
 
 /// First each program alone, then all of them together for `together`; alone a third of that each.
-pub fn plan(scenario: &Scenario, together: Duration) -> Vec<Phase> {
-    let alone = scenario.programs.iter().enumerate();
-    let alone = alone.map(|(i, program)| Phase::new(format!("{} alone", program.name), vec![i], together / 3));
+pub fn sharing(scenario: &Scenario, together: Duration) -> Vec<Phase> {
     let everybody = (0..scenario.programs.len()).collect();
-    alone.chain([Phase::new("all together".into(), everybody, together)]).collect()
+    alone(scenario, together).chain([Phase::new("all together".into(), everybody, together)]).collect()
+}
+
+/// The same, and then once more with ration.
+pub fn compute(scenario: &Scenario, together: Duration) -> Vec<Phase> {
+    let everybody: Vec<usize> = (0..scenario.programs.len()).collect();
+    let without = Phase::new("without ration".into(), everybody.clone(), together);
+    let with = Phase { with_ration: true, ..Phase::new("with ration".into(), everybody, together) };
+    alone(scenario, together).chain([without, with]).collect()
+}
+
+fn alone(scenario: &Scenario, together: Duration) -> impl Iterator<Item = Phase> {
+    let programs = scenario.programs.iter().enumerate();
+    programs.map(move |(i, program)| Phase::new(format!("{} alone", program.name), vec![i], together / 3))
 }
 
 #[cfg(test)]
@@ -43,11 +56,20 @@ mod tests {
 
     #[test]
     fn everybody_is_alone_once_and_then_all_are_together() {
-        let phases = plan(&Scenario::built_in(), Duration::from_secs(6));
+        let phases = sharing(&Scenario::built_in(), Duration::from_secs(6));
         let who: Vec<&[usize]> = phases.iter().map(|phase| &phase.who[..]).collect();
         assert_eq!(who, [&[0][..], &[1], &[2], &[0, 1, 2]]);
         assert_eq!(phases[0].title, "trainer alone");
         assert_eq!(phases[0].measured, Duration::from_secs(2));
         assert_eq!(phases[3].measured, Duration::from_secs(6));
+    }
+
+    #[test]
+    fn only_the_last_time_is_ration_there() {
+        let phases = compute(&Scenario::containers(), Duration::from_secs(6));
+        let with: Vec<(&str, bool)> = phases[3..].iter().map(|phase| (&*phase.title, phase.with_ration)).collect();
+        assert_eq!(with, [("without ration", false), ("with ration", true)]);
+        assert!(phases[..3].iter().all(|phase| !phase.with_ration));
+        assert_eq!((&phases[3].who, phases[3].length()), (&phases[4].who, phases[4].length()));
     }
 }

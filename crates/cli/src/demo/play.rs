@@ -1,11 +1,14 @@
 //! Plays the phases of the plan, one after the other, and measures them.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Job};
-use super::figures::{Done, GpuTime, Latency, Measured, Outcome, ProgramResult, Results};
-use super::plan::plan;
+use super::figures::{Done, GpuTime, Latency, Measured, Outcome, Played};
+use super::library::{Library, inside, outside};
+use super::load::Load;
+use super::plan::Phase;
 use super::scenario::{Program, Scenario};
 use super::scene::Scene;
 use super::stage::{Run, Snapshot, Stage};
@@ -17,10 +20,12 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// A worker that takes longer than this to start or to end is stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The demo while it runs.
+/// The act while it runs.
 pub struct Play<'a> {
     scenario: &'a Scenario,
     stage: Stage,
+    /// Where phases are with ration: the library, and a link to it in the stage's directory, which takes it along.
+    library: Option<(&'a Library, PathBuf)>,
     scene: Scene,
     audience: &'a mut dyn Audience,
     /// Set by a signal.
@@ -35,48 +40,45 @@ struct Tally {
 }
 
 impl<'a> Play<'a> {
-    /// Sets the stage.
+    /// Sets the stage. Phases with ration need its library.
     pub fn new(
         scenario: &'a Scenario,
-        together: Duration,
+        plan: Vec<Phase>,
+        library: Option<&'a Library>,
         audience: &'a mut dyn Audience,
         leaving: &'a AtomicBool,
     ) -> Result<Play<'a>, Trouble> {
         let stage = Stage::open().map_err(Trouble::World)?;
-        let scene = Scene::new(stage.gpu_name(), scenario, plan(scenario, together));
-        Ok(Play { scenario, stage, scene, audience, leaving })
+        let linked = |library: &'a Library| library.link_into(stage.dir()).map(|link| (library, link));
+        let library = library.map(linked).transpose().map_err(Trouble::World)?;
+        let scene = Scene::new(stage.gpu_name(), scenario, plan);
+        Ok(Play { scenario, stage, library, scene, audience, leaving })
     }
 
     /// All phases.
-    pub fn run(mut self) -> Result<Results, Trouble> {
-        let mut together = None;
+    pub fn run(mut self) -> Result<Played, Trouble> {
+        let mut together = Vec::new();
         for phase in 0..self.scene.plan.len() {
             let outcome = self.phase(phase)?;
             if let [(program, measured)] = &outcome.programs[..] {
                 self.scene.programs[*program].alone = Some(measured.clone());
-            } else {
-                together = Some(outcome);
+                continue;
             }
+            for (program, measured) in &outcome.programs {
+                self.scene.programs[*program].before = Some(measured.clone());
+            }
+            together.push(outcome);
         }
-        let together = together.ok_or(Trouble::Interrupted)?;
-        let programs = together.programs.into_iter().filter_map(|(index, together)| {
-            let performer = &mut self.scene.programs[index];
-            let alone = performer.alone.take()?;
-            Some(ProgramResult {
-                name: performer.program.name.clone(),
-                unit: performer.program.style.unit(),
-                of_solo: if alone.rate > 0.0 { together.rate / alone.rate } else { 0.0 },
-                alone,
-                together,
-            })
-        });
-        Ok(Results { gpu: self.scene.gpu.clone(), together: together.gpu, programs: programs.collect() })
+        let alone = self.scene.programs.into_iter().filter_map(|performer| performer.alone).collect();
+        Ok(Played { gpu: self.scene.gpu, alone, together })
     }
 
     fn phase(&mut self, number: usize) -> Result<Outcome, Trouble> {
         let phase = self.scene.plan[number].clone();
         self.scene.begin(number);
-        let jobs: Vec<Job> = phase.who.iter().map(|i| job(&self.scenario.programs[*i])).collect();
+        let library = self.library.clone().filter(|_| phase.with_ration);
+        let linked = library.as_ref().map(|(_, link)| &**link);
+        let jobs: Vec<Job> = phase.who.iter().map(|i| job(&self.scenario.programs[*i], linked)).collect();
         let mut crew = Crew::start(&jobs, self.stage.dir())?;
         let names: Vec<String> = phase.who.iter().map(|i| self.scenario.programs[*i].name.clone()).collect();
         self.await_all(&mut crew, &names, "get ready", |news| matches!(news, News::Ready).then_some(()))?;
@@ -84,24 +86,30 @@ impl<'a> Play<'a> {
         if let Some(stranger) = (0..names.len()).find(|i| !seen.contains_key(&crew.pid(*i))) {
             return Err(Trouble::NotSimulated { name: names[stranger].clone() });
         }
+        if let Some((library, _)) = library
+            && let Some(free) = (0..names.len()).find(|i| !library.is_in(crew.pid(*i)))
+        {
+            return Err(Trouble::NotLoaded { name: names[free].clone(), words: crew.end(free) });
+        }
 
         crew.order(Order::Start);
         let started = Instant::now();
         self.watch(&mut crew, started, started + phase.warm_up, None)?;
         crew.order(Order::Measure);
-        let mut tally = Tally { before: self.stage.look(), last_slot: None, switches: 0 };
+        let pids: Vec<u32> = (0..names.len()).map(|i| crew.pid(i)).collect();
+        let (load, mut tally) = (Load::now(&pids), Tally { before: self.stage.look(), last_slot: None, switches: 0 });
         self.watch(&mut crew, started, started + phase.length(), Some(&mut tally))?;
         let after = self.stage.look();
+        let waited = load.and_then(|then| Some(Load::now(&pids)?.waited_since(&then)));
         tally.count(&self.stage.runs().0);
         crew.order(Order::Finish);
         let done = self.await_all(&mut crew, &names, "finish", |news| match news {
             News::Finished(done) => Some(done),
             _ => None,
         })?;
-        let pids: Vec<u32> = (0..names.len()).map(|i| crew.pid(i)).collect();
         crew.dismiss(PATIENCE);
         let who = phase.who.iter().copied().zip(pids).zip(done).map(|((program, pid), done)| (program, pid, done));
-        Ok(outcome(&tally, &after, &who.collect::<Vec<_>>()))
+        Ok(Outcome { waited, ..outcome(&tally, &after, &who.collect::<Vec<_>>()) })
     }
 
     /// Looks on until then: hears the workers, reads the record, shows it.
@@ -163,12 +171,15 @@ impl<'a> Play<'a> {
     }
 }
 
-/// A worker that is this program.
-fn job(program: &Program) -> Job {
+/// A worker that is this program, where ration is: `linked`, and asks it for what the program is to have.
+fn job(program: &Program, linked: Option<&Path>) -> Job {
+    let request = program.request.map(|percent| ("RATION_COMPUTE_REQUEST", format!("{percent}%")));
+    let priority = ("RATION_PRIORITY", program.priority.name().to_owned());
+    let settings: Vec<(&str, String)> = request.into_iter().chain([priority]).collect();
     Job {
         name: program.name.clone(),
         arguments: vec!["demo-worker".into(), program.to_string()],
-        environment: Vec::new(),
+        environment: linked.map_or_else(outside, |linked| inside(&program.name, &settings, linked)),
     }
 }
 
@@ -211,7 +222,7 @@ fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outco
         idle: (1.0 - busy - switching).max(0.0),
         switches: tally.switches,
     };
-    Outcome { gpu, programs }
+    Outcome { gpu, waited: None, programs }
 }
 
 #[cfg(test)]

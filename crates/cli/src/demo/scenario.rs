@@ -12,6 +12,14 @@ notebook   kernel=500us     memory=6GiB   wait
 inference  kernel=131500ns  memory=14GiB  requests=20 every=20ms
 ";
 
+/// The containers that it runs unless told otherwise, with what each asks for.
+const CONTAINERS: &str = "\
+# name     what it does on the GPU                                  what it asks for
+trainer    kernel=500us     memory=24GiB  queue=128                 request=50%
+notebook   kernel=500us     memory=6GiB   wait                      request=30%
+inference  kernel=131500ns  memory=14GiB  requests=20 every=20ms    request=20% priority=latency
+";
+
 /// Most programs at once; beyond, the view has no colours left to tell them apart.
 pub const MOST: usize = 6;
 
@@ -33,6 +41,42 @@ pub struct Program {
     pub memory: u64,
     /// How it uses the GPU.
     pub style: Style,
+    /// The share of the GPU's time that it asks for, per cent; time slicing does not ask.
+    pub request: Option<u32>,
+    /// Who it goes before, and who goes before it; likewise.
+    pub priority: Priority,
+}
+
+impl Program {
+    /// The share of the GPU's time that it asks for, as a part.
+    pub fn requested(&self) -> Option<f64> {
+        self.request.map(|percent| f64::from(percent) / 100.0)
+    }
+}
+
+/// Who goes first when several want the GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Waits least.
+    Latency,
+    /// Waits its turn.
+    #[default]
+    Normal,
+    /// Waits most.
+    Batch,
+}
+
+impl Priority {
+    const ALL: [Priority; 3] = [Priority::Latency, Priority::Normal, Priority::Batch];
+
+    /// As ration's setting has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Latency => "latency",
+            Priority::Normal => "normal",
+            Priority::Batch => "batch",
+        }
+    }
 }
 
 /// How a program uses the GPU.
@@ -69,6 +113,11 @@ impl Scenario {
     pub fn built_in() -> Scenario {
         BUILT_IN.parse().expect("a test reads the built-in scenario")
     }
+
+    /// The same kinds of program as containers that ask for shares, the one with requests also to be let through first.
+    pub fn containers() -> Scenario {
+        CONTAINERS.parse().expect("a test reads the built-in containers")
+    }
 }
 
 /// A text that is no scenario.
@@ -104,19 +153,21 @@ impl FromStr for Scenario {
             }
             programs.push(program);
         }
+        let requested: u32 = programs.iter().filter_map(|program| program.request).sum();
+        let bad = |why: String| Err(BadScenario { line: text.lines().count(), why });
         match programs.len() {
-            0 | 1 => {
-                Err(BadScenario { line: text.lines().count(), why: "it takes two programs to share a GPU".into() })
-            }
+            0 | 1 => bad("it takes two programs to share a GPU".into()),
+            _ if requested > 100 => bad(format!("together they request {requested}% of a GPU that has 100%")),
             _ => Ok(Scenario { programs }),
         }
     }
 }
 
-const FORM: &str =
-    "a program is `NAME kernel=TIME memory=SIZE`, then `queue=DEPTH`, `wait`, or `requests=KERNELS every=TIME`";
+const FORM: &str = "a program is `NAME kernel=TIME memory=SIZE`, then `queue=DEPTH`, `wait`, or `requests=KERNELS every=TIME`, and for \
+     shares `request=PERCENT priority=NAME`";
 const TIME: &str = "a whole number of ns, us, ms or s, from 1us to 10s";
 const SIZE: &str = "a whole number of MiB or GiB, up to 128GiB";
+const PERCENT: &str = "a whole number of per cent, from 1% to 100%";
 
 impl FromStr for Program {
     type Err = String;
@@ -129,6 +180,7 @@ impl FromStr for Program {
         }
         let (mut kernel, mut memory, mut queue, mut wait, mut requests, mut every) =
             (None, None, None, None, None, None);
+        let (mut request, mut priority) = (None, None);
         for word in words {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let bad = |accepted: &str| format!("{word:?} is not understood; {key} takes {accepted}");
@@ -143,6 +195,11 @@ impl FromStr for Program {
                 "wait" if word == "wait" => wait.replace(()).is_some(),
                 "requests" => requests.replace(number(512)?).is_some(),
                 "every" => every.replace(time(value).ok_or_else(|| bad(TIME))?).is_some(),
+                "request" => request.replace(percent(value).ok_or_else(|| bad(PERCENT))?).is_some(),
+                "priority" => {
+                    let named = Priority::ALL.into_iter().find(|priority| priority.name() == value);
+                    priority.replace(named.ok_or_else(|| bad("latency, normal or batch"))?).is_some()
+                }
                 _ => return Err(format!("{word:?} is not understood; {FORM}")),
             };
             if twice {
@@ -158,7 +215,7 @@ impl FromStr for Program {
         let (Some(kernel), Some(memory)) = (kernel, memory) else {
             return Err(format!("{name} lacks kernel=… or memory=…; {FORM}"));
         };
-        Ok(Program { name: name.to_owned(), kernel, memory, style })
+        Ok(Program { name: name.to_owned(), kernel, memory, style, request, priority: priority.unwrap_or_default() })
     }
 }
 
@@ -170,7 +227,11 @@ impl fmt::Display for Program {
             Style::Queue { depth } => write!(f, "queue={depth}"),
             Style::Wait => write!(f, "wait"),
             Style::Requests { kernels, every } => write!(f, "requests={kernels} every={}ns", every.as_nanos()),
+        }?;
+        if let Some(percent) = self.request {
+            write!(f, " request={percent}%")?;
         }
+        write!(f, " priority={}", self.priority.name())
     }
 }
 
@@ -190,6 +251,10 @@ fn size(text: &str) -> Option<u64> {
     quantity(text, &[("MiB", 1 << 20), ("GiB", 1 << 30)]).filter(|bytes| (1 << 20..=128 << 30).contains(bytes))
 }
 
+fn percent(text: &str) -> Option<u32> {
+    text.strip_suffix('%')?.parse().ok().filter(|percent| (1..=100).contains(percent))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -200,6 +265,16 @@ mod tests {
     fn the_built_in_scenario_is_one() {
         let names: Vec<String> = Scenario::built_in().programs.into_iter().map(|p| p.name).collect();
         assert_eq!(names, ["trainer", "notebook", "inference"]);
+    }
+
+    #[test]
+    fn the_built_in_containers_ask_for_unequal_shares_of_one_gpu_and_one_is_in_a_hurry() {
+        let programs = Scenario::containers().programs;
+        let requests: Vec<u32> = programs.iter().filter_map(|program| program.request).collect();
+        assert_eq!(requests, [50, 30, 20]);
+        let hurried: Vec<&str> =
+            programs.iter().filter(|p| p.priority == Priority::Latency).map(|p| &*p.name).collect();
+        assert_eq!(hurried, ["inference"]);
     }
 
     #[test]
@@ -227,6 +302,9 @@ mod tests {
             ("b kernel=1ms memory=1GiB queue=0", &["queue=0", "from 1 to 512"]),
             ("b kernel=1ms memory=1GiB wait=3", &["wait=3", "`wait`"]),
             ("b kernel=1ms kernel=1ms memory=1GiB wait", &["kernel is given twice"]),
+            ("b kernel=1ms memory=1GiB wait request=0%", &["request=0%", "from 1% to 100%"]),
+            ("b kernel=1ms memory=1GiB wait request=half", &["request=half", "per cent"]),
+            ("b kernel=1ms memory=1GiB wait priority=urgent", &["priority=urgent", "latency, normal or batch"]),
             ("b colour=red", &["colour=red"]),
             ("kernel=1ms memory=1GiB wait", &["no name"]),
             ("a kernel=1ms memory=1GiB wait", &["two programs called \"a\""]),
@@ -240,6 +318,8 @@ mod tests {
         }
         let many: String = (0..=MOST).map(|i| format!("p{i} kernel=1ms memory=1GiB wait\n")).collect();
         assert!(many.parse::<Scenario>().expect_err("too many").to_string().contains("at most 6"));
+        let greedy = "a kernel=1ms memory=1GiB wait request=60%\nb kernel=1ms memory=1GiB wait request=50%\n";
+        assert!(greedy.parse::<Scenario>().expect_err("too much").to_string().contains("request 110% of a GPU"));
     }
 
     proptest! {
@@ -252,13 +332,17 @@ mod tests {
             n in 1u32..=512,
             every in 1_000u64..10_000_000_000,
             style in 0..3,
+            request in proptest::option::of(1u32..=100),
+            priority in 0..3usize,
         ) {
             let style = match style {
                 0 => Style::Queue { depth: n },
                 1 => Style::Wait,
                 _ => Style::Requests { kernels: n, every: Duration::from_nanos(every) },
             };
-            let program = Program { name, kernel: Duration::from_nanos(kernel), memory: memory << 20, style };
+            let priority = Priority::ALL[priority];
+            let kernel = Duration::from_nanos(kernel);
+            let program = Program { name, kernel, memory: memory << 20, style, request, priority };
             prop_assert_eq!(program.to_string().parse::<Program>(), Ok(program));
         }
     }

@@ -52,6 +52,8 @@ pub struct Performer {
     pub latency: Option<Latency>,
     /// What it was alone, once that is known.
     pub alone: Option<Measured>,
+    /// What it was when all ran together before, if they did.
+    pub before: Option<Measured>,
     /// Whether what it says counts already.
     measuring: bool,
     latencies_ns: Vec<u64>,
@@ -85,6 +87,7 @@ impl Scene {
             memory: 0,
             latency: None,
             alone: None,
+            before: None,
             measuring: false,
             latencies_ns: Vec::new(),
             progress: VecDeque::new(),
@@ -179,6 +182,14 @@ impl Scene {
         self.history.push(Sample { at, shares: shares.collect() });
     }
 
+    /// In a few words, how the GPU is shared.
+    pub fn how(&self) -> &'static str {
+        match self.plan.iter().any(|phase| phase.with_ration) {
+            true => "by plain time slicing, then by shares",
+            false => "by plain time slicing",
+        }
+    }
+
     /// The program that a slot of the record belongs to.
     pub fn program_at(&self, slot: usize) -> Option<usize> {
         self.programs.iter().position(|performer| performer.slot == Some(slot))
@@ -212,7 +223,7 @@ fn part(now: u64, then: u64, time: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::plan;
+    use super::super::plan;
     use super::super::stage::Usage;
     use super::*;
 
@@ -220,7 +231,7 @@ mod tests {
 
     fn scene() -> Scene {
         let scenario = Scenario::built_in();
-        let mut scene = Scene::new("GPU".into(), &scenario, plan(&scenario, Duration::from_secs(6)));
+        let mut scene = Scene::new("GPU".into(), &scenario, plan::sharing(&scenario, Duration::from_secs(6)));
         scene.begin(3);
         scene
     }

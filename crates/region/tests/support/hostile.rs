@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ration_policy::Share;
+use ration_policy::turns::Priority;
 use ration_region::{Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
 
 #[path = "dice.rs"]
@@ -200,7 +202,7 @@ fn everything(dir: &Path, dice: &mut Dice, watch: &mut Watch) {
 
 fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
     let bytes = dice.bytes();
-    match dice.below(13) {
+    match dice.below(15) {
         0..3 => drop(watch.time("reserve", LONGEST, || member.reserve(bytes))),
         3 => drop(watch.time("reserve_within", LONGEST, || member.reserve_within(bytes, dice.bytes()))),
         4 => watch.time("charge", LONGEST, || member.charge(bytes)),
@@ -213,8 +215,39 @@ fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
         }),
         10 => drop(watch.time("used", LONGEST, || (member.held(), member.used(), member.cap(), member.drift()))),
         11 => watch.time("share", LONGEST, || share_it(member, bytes, dice)),
+        12 | 13 => watch.time("compute", LONGEST, || compute(member, dice)),
         _ => drop(watch.time("debug", LONGEST, || format!("{member:?} {} {}", member.is_lost(), member.is_mine()))),
     }
+}
+
+/// Takes turns on the GPU and is charged for it, whatever the words say.
+fn compute(member: &Member, dice: &mut Dice) {
+    let (compute, now) = (member.compute(), 1 + dice.bytes() / 2);
+    match dice.below(12) {
+        0 => compute.wants(now),
+        1 => compute.wants_no_more(),
+        2..5 => drop(compute.whose_turn(now)),
+        5 => compute.hand_over(now),
+        6 => drop(compute.take_turn(now, dice.bytes())),
+        7 => {
+            compute.charge(dice.bytes(), now, dice.bytes());
+            compute.give_turn();
+        }
+        8 => {
+            compute.works(dice.bytes());
+            compute.rests(now);
+            compute.is_active(now);
+            compute.launched(dice.bytes(), 1, now);
+        }
+        9 => drop(compute.company(now)),
+        10 => {
+            compute.set_limit(Share::from_ppm(dice.bytes() as u32), now);
+            compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)), now);
+            compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]), now);
+        }
+        _ => compute.wait_for_bell(compute.bell(), now.saturating_add(dice.bytes()), now),
+    }
+    let _ = (compute.limit(), compute.priority(), compute.gpu_time(), compute.is_holder(), compute.keep_turn(now));
 }
 
 /// What is done about memory that crosses processes.

@@ -1,4 +1,4 @@
-//! The second act: memory. Two containers on one simulated GPU, played twice, without ration and with it.
+//! The act about memory. Two containers on one simulated GPU, played twice, without ration and with it.
 //!
 //! `greedy` takes all the memory that it can get; `steady` serves requests, and needs a little memory for each
 //! ([`container`]). The two are the same programs both times; the second time, `libration.so` is preloaded into them,
@@ -7,7 +7,6 @@
 
 pub mod container;
 mod figures;
-mod library;
 mod plain;
 mod play;
 mod report;
@@ -18,7 +17,6 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 pub use figures::MemoryResults;
-pub use library::Library;
 pub use plain::Lines;
 pub use play::Play;
 pub use report::{report, short};

@@ -1,4 +1,4 @@
-//! The second act as lines.
+//! The act about memory, as lines.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::crew::{Crew, Job};
+use super::super::library::{Library, inside, outside};
 use super::super::play::{PATIENCE, TICK};
 use super::super::stage::Stage;
 use super::super::wire::Order;
 use super::super::{Audience, Trouble};
 use super::figures::{MemoryResults, News, Part, RunResult};
-use super::library::{Library, inside, outside};
 use super::{LEAST_GPU, Role, Scene, Times};
 
 /// Their numbers, as in [`Role::ALL`].
@@ -85,8 +85,8 @@ impl<'a> Play<'a> {
 
     fn job(&self, role: Role) -> Job {
         let environment = match self.scene.run().with_ration {
-            true => inside(role, &self.library, &self.stage.dir().join("regions")),
-            false => outside(std::env::vars_os().map(|(name, _)| name)),
+            true => inside(role.name(), &[("RATION_MEMORY", role.limit().to_string())], &self.library),
+            false => outside(),
         };
         Job { name: role.name().into(), arguments: vec!["demo-container".into(), role.name().into()], environment }
     }

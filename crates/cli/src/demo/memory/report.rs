@@ -1,4 +1,4 @@
-//! The end of the second act: both runs side by side, and in plain words what it means.
+//! The end of the act about memory: both runs side by side, and in plain words what it means.
 
 use super::super::text::{self, Side, fine_percent, memory};
 use super::figures::{Account, ContainerResult, MemoryResults, RunResult, Work};

@@ -1,4 +1,4 @@
-//! What there is to see at a moment of the second act.
+//! What there is to see at a moment of the act about memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The second act: both runs, one below the other, each with its containers and what they hold of what they may.
+//! The act about memory: both runs, one below the other, each with its containers and what they hold of what they may.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Margin, Rect};

@@ -110,7 +110,7 @@ fn draw(frame: &mut Frame<'_>, scene: &Scene, strip: &Strip) {
         Constraint::Length(1),
     ])
     .areas(frame.area().inner(Margin { horizontal: 1, vertical: 0 }));
-    let about = format!("{programs} programs, one simulated {}, plain time slicing", scene.gpu);
+    let about = format!("{programs} programs on one simulated {}, {}", scene.gpu, scene.how());
     header(frame, head, about, scene.plan.iter().map(|phase| phase.title.as_str()), scene.phase);
     strip::draw(frame, lanes, scene, strip);
     programs::draw(frame, table, scene);
@@ -174,7 +174,7 @@ pub mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::figures::{Done, Latency, Measured};
-    use super::super::plan::plan;
+    use super::super::plan;
     use super::super::scenario::Scenario;
     use super::super::stage::{Run, Snapshot, Usage};
     use super::*;
@@ -184,8 +184,25 @@ pub mod tests {
     /// In the middle of the last phase, with two programs in turn on the GPU.
     fn scene() -> Scene {
         let scenario = Scenario::built_in();
-        let mut scene = Scene::new("NVIDIA H200".into(), &scenario, plan(&scenario, Duration::from_secs(6)));
+        let mut scene = Scene::new("NVIDIA H200".into(), &scenario, plan::sharing(&scenario, Duration::from_secs(6)));
         scene.begin(3);
+        play(&mut scene);
+        scene
+    }
+
+    /// The same of the act about compute, with ration.
+    fn scene_with_ration() -> Scene {
+        let scenario = Scenario::containers();
+        let mut scene = Scene::new("NVIDIA H200".into(), &scenario, plan::compute(&scenario, Duration::from_secs(6)));
+        scene.begin(4);
+        play(&mut scene);
+        for performer in &mut scene.programs {
+            performer.before = performer.alone.clone().map(|alone| Measured { share: 0.31, ..alone });
+        }
+        scene
+    }
+
+    fn play(scene: &mut Scene) {
         let latency = Some(Latency { p50: 2.66, p99: 2.71 });
         for performer in &mut scene.programs {
             let measured = Measured { rate: 2000.0, latency_ms: latency, share: 1.0, useful: 1.0, memory_bytes: 0 };
@@ -205,7 +222,6 @@ pub mod tests {
             let latencies_ns = vec![6_210_000, 7_420_000];
             scene.heard(2, true, &Done { elapsed_ns: clock_ns, units: tick * 5, latencies_ns });
         }
-        scene
     }
 
     fn drawn(scene: &Scene, width: u16, height: u16) -> Vec<String> {
@@ -237,10 +253,21 @@ pub mod tests {
     }
 
     #[test]
+    fn with_ration_it_shows_what_each_asked_for_and_what_it_had_without() {
+        let lines = drawn(&scene_with_ration(), 120, 30);
+        for fragment in
+            ["▶ with ration", "asks alone without", "  50%   50%  100%     31%", "6.21 / 7.42 ms    2.66 / 2.71 2.66"]
+        {
+            assert!(lines.iter().any(|line| line.contains(fragment)), "{fragment:?} is not in\n{}", lines.join("\n"));
+        }
+    }
+
+    #[test]
     fn it_fits_any_terminal() {
-        let scene = scene();
-        for (width, height) in (1..140).step_by(7).flat_map(|w| (1..40).step_by(2).map(move |h| (w, h))) {
-            drawn(&scene, width, height);
+        for scene in [scene(), scene_with_ration()] {
+            for (width, height) in (1..140).step_by(7).flat_map(|w| (1..40).step_by(2).map(move |h| (w, h))) {
+                drawn(&scene, width, height);
+            }
         }
     }
 }

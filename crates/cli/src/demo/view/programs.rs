@@ -22,31 +22,56 @@ const FIGURE: u16 = 5;
 enum Column {
     Name,
     Share,
+    Request,
     ShareAlone,
+    ShareBefore,
     Memory,
     Rate,
     RateAlone,
     Latency,
     LatencyAlone,
+    LatencyBefore,
 }
 
 impl Column {
     /// In this order, each with its head and its width. The share's gauge takes what is left.
-    const ALL: [(Column, &'static str, u16); 8] = [
+    const ALL: [(Column, &'static str, u16); 11] = [
         (Column::Name, "", NAMES - 1),
         (Column::Share, "GPU time", 0),
+        (Column::Request, " asks", 5),
         (Column::ShareAlone, "alone", 5),
+        (Column::ShareBefore, "without", 7),
         (Column::Memory, "  memory", 8),
         (Column::Rate, "      progress", 16),
         (Column::RateAlone, " alone", 6),
         (Column::Latency, "latency p50 / p99", 17),
         (Column::LatencyAlone, "alone", 11),
+        (Column::LatencyBefore, "without", 11),
     ];
 
-    /// Those that fit, and the width of the gauge. What matters less goes first.
-    fn fitting(width: u16) -> (Vec<(Column, &'static str, u16)>, u16) {
+    /// Those about which there is something to say. What programs ask for is of no use before there is ration.
+    fn of(scene: &Scene) -> Vec<(Column, &'static str, u16)> {
+        let with_ration = scene.plan[scene.phase].with_ration;
         let mut columns = Column::ALL.to_vec();
-        let victims = [Column::LatencyAlone, Column::Memory, Column::RateAlone, Column::ShareAlone, Column::Latency];
+        columns.retain(|(column, ..)| {
+            let about_ration = [Column::Request, Column::ShareBefore, Column::LatencyBefore].contains(column);
+            with_ration || !about_ration
+        });
+        columns
+    }
+
+    /// Those of them that fit, and the width of the gauge. What matters less goes first.
+    fn fitting(mut columns: Vec<(Column, &'static str, u16)>, width: u16) -> (Vec<(Column, &'static str, u16)>, u16) {
+        let victims = [
+            Column::Memory,
+            Column::LatencyAlone,
+            Column::RateAlone,
+            Column::ShareAlone,
+            Column::LatencyBefore,
+            Column::ShareBefore,
+            Column::Latency,
+            Column::Request,
+        ];
         for victim in std::iter::once(None).chain(victims.map(Some)) {
             columns.retain(|(column, ..)| Some(*column) != victim);
             let others: u16 = columns.iter().map(|(_, _, width)| width + 1).sum();
@@ -60,7 +85,7 @@ impl Column {
 
     fn cell(self, performer: &Performer, colour: Color, gauge: u16) -> Line<'static> {
         let (program, here) = (&performer.program, performer.on_stage);
-        let alone = performer.alone.as_ref();
+        let (alone, before) = (performer.alone.as_ref(), performer.before.as_ref());
         let quiet = |text: Option<String>| Line::styled(text.unwrap_or_default(), QUIET);
         let plain = |text: Option<String>| Line::from(text.filter(|_| here).unwrap_or_default());
         match self {
@@ -72,6 +97,8 @@ impl Column {
                 Line::from(vec![full.fg(colour), Span::styled(rest, QUIET), format!(" {figure:>4}").into()])
             }
             Column::Share => Line::default(),
+            Column::Request => plain(program.requested().map(text::percent)).right_aligned(),
+            Column::ShareBefore => quiet(before.map(|m| text::percent(m.share))).right_aligned(),
             Column::ShareAlone => quiet(alone.map(|m| text::percent(m.share))).right_aligned(),
             Column::Memory => plain(Some(text::memory(performer.memory))).right_aligned(),
             Column::Rate => {
@@ -81,14 +108,15 @@ impl Column {
             Column::RateAlone => quiet(alone.map(|m| text::rate(m.rate))).right_aligned(),
             Column::Latency => plain(performer.latency.map(|latency| format!("{} ms", pair(latency)))),
             Column::LatencyAlone => quiet(alone.and_then(|m| m.latency_ms).map(pair)),
+            Column::LatencyBefore => quiet(before.and_then(|m| m.latency_ms).map(pair)),
         }
     }
 }
 
 /// One row a program.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, scene: &Scene) {
-    let inside = framed(frame, area, "What each gets in a second, and what it got alone");
-    let (columns, gauge) = Column::fitting(inside.width);
+    let inside = framed(frame, area, "What each gets in a second, and what it got before");
+    let (columns, gauge) = Column::fitting(Column::of(scene), inside.width);
     let rows =
         scene.programs.iter().zip(COLOURS.iter().cycle()).map(|(performer, colour)| {
             Row::new(columns.iter().map(|(column, ..)| column.cell(performer, *colour, gauge)))
@@ -120,13 +148,13 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_gets_less_and_a_wide_one_no_more_than_it_needs() {
-        let (all, gauge) = Column::fitting(200);
-        assert_eq!((all.len(), gauge), (8, 40));
-        let (some, gauge) = Column::fitting(74);
-        assert_eq!((some.len(), gauge), (6, 7));
+        let (all, gauge) = Column::fitting(Column::ALL.to_vec(), 200);
+        assert_eq!((all.len(), gauge), (11, 40));
+        let (some, gauge) = Column::fitting(Column::ALL.to_vec(), 100);
+        assert_eq!((some.len(), gauge), (9, 7));
         assert!(!some.iter().any(|(column, ..)| matches!(column, Column::Memory | Column::LatencyAlone)));
-        for width in 42..120 {
-            let (columns, gauge) = Column::fitting(width);
+        for width in 42..140 {
+            let (columns, gauge) = Column::fitting(Column::ALL.to_vec(), width);
             let needed = columns.iter().map(|(_, _, width)| width + 1).sum::<u16>() + gauge + FIGURE;
             assert!(needed <= width, "{needed} of {width}");
         }

@@ -1,12 +1,11 @@
-//! `libration.so`, as the act puts it into containers.
+//! `libration.so`, as acts put it into containers.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::super::Trouble;
-use super::Role;
+use super::Trouble;
 
 /// The library's name.
 const NAME: &str = "libration.so";
@@ -14,6 +13,9 @@ const NAME: &str = "libration.so";
 /// The library, found.
 #[derive(Debug, Clone)]
 pub struct Library(PathBuf);
+
+/// Variables with their value, or without any.
+pub type Environment = Vec<(OsString, Option<OsString>)>;
 
 impl Library {
     /// The one that was named, or the one beside this program.
@@ -34,25 +36,36 @@ impl Library {
         symlink(&self.0, &link)?;
         Ok(link)
     }
+
+    /// Whether a process has it loaded.
+    pub fn is_in(&self, pid: u32) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let path = self.0.to_string_lossy();
+        maps.lines().any(|line| line.ends_with(&*path))
+    }
 }
 
-/// The environment that makes a process part of a container with a limit. `linked`: the library; `regions`: where
-/// containers meet.
-pub fn inside(role: Role, linked: &Path, regions: &Path) -> Vec<(OsString, Option<OsString>)> {
+/// The environment that makes a process part of a container of this name with these settings. `linked`: the library, in
+/// a directory where containers meet.
+pub fn inside(name: &str, settings: &[(&str, String)], linked: &Path) -> Environment {
     let set = |name: &str, value: OsString| (OsString::from(name), Some(value));
-    let mut environment = outside(std::env::vars_os().map(|(name, _)| name));
+    let mut environment = outside();
     environment.extend([
         set("LD_PRELOAD", linked.into()),
-        set("RATION_DIR", regions.into()),
-        set("RATION_NAME", role.name().into()),
-        set("RATION_MEMORY", role.limit().to_string().into()),
+        set("RATION_DIR", linked.with_file_name("regions").into()),
+        set("RATION_NAME", name.into()),
     ]);
+    environment.extend(settings.iter().map(|(setting, value)| set(setting, value.into())));
     environment
 }
 
 /// The environment of a process that is in no container, whatever is set around the demo: without any limit, and
 /// without any library that would hold it to one.
-pub fn outside(variables: impl Iterator<Item = OsString>) -> Vec<(OsString, Option<OsString>)> {
+pub fn outside() -> Environment {
+    without_limits(std::env::vars_os().map(|(name, _)| name))
+}
+
+fn without_limits(variables: impl Iterator<Item = OsString>) -> Environment {
     let limits = |name: &OsString| {
         let name = name.to_string_lossy();
         let ours = name.starts_with("RATION_") && !name.starts_with("RATION_SIM_");
@@ -72,7 +85,7 @@ mod tests {
         let around = ["PATH", "RATION_MEMORY", "RATION_LOG", "CUDA_DEVICE_MEMORY_LIMIT_0", "LD_PRELOAD"];
         let others = ["RATION_SIM_GPUS", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH"];
         let around = around.into_iter().chain(others).map(OsString::from);
-        let removed: Vec<OsString> = outside(around).into_iter().map(|(name, _)| name).collect();
+        let removed: Vec<OsString> = without_limits(around).into_iter().map(|(name, _)| name).collect();
         assert_eq!(removed, ["RATION_MEMORY", "CUDA_DEVICE_MEMORY_LIMIT_0", "LD_PRELOAD"]);
     }
 
@@ -92,6 +105,7 @@ mod tests {
         let library = Library::find(Some(&dir.join(NAME))).expect("it is there");
         let link = library.link_into(&dir.join("to")).expect("linked");
         assert_eq!(link.canonicalize().ok(), dir.join(NAME).canonicalize().ok());
+        assert!(!library.is_in(std::process::id()), "nobody loaded it");
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -1,0 +1,148 @@
+//! What becomes of a process whose region is lost: somebody has cut the file short, or written over it.
+//!
+//! The region's figures mean nothing then, so the process leaves it for one that nobody else has, with what it holds and with the
+//! limits of its settings, and goes on, held to them by itself. It is noticed when memory is asked for or told of, and by the
+//! pacer while work is launched; never by a launch itself.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use ration_policy::{Share, turns};
+use ration_region::{Compute, Gpu, Member, Region};
+
+use super::{Slice, lent};
+use crate::{ledger, log};
+
+/// Where this process is counted.
+pub struct Seat {
+    member: AtomicPtr<Member>,
+    is_shared: AtomicBool,
+}
+
+impl Seat {
+    pub fn new(member: Member, is_shared: bool) -> Seat {
+        Seat { member: AtomicPtr::new(Box::into_raw(Box::new(member))), is_shared: AtomicBool::new(is_shared) }
+    }
+
+    #[inline]
+    pub fn member(&self) -> &Member {
+        // SAFETY: from a box, by `new` or by `exchange`; and never freed before `drop`, which nobody has a reference beyond.
+        unsafe { &*self.member.load(Ordering::Acquire) }
+    }
+
+    /// From now on it is counted there. The old place stays, for ever: others may be in the middle of something with it, and what
+    /// they do there matters to nobody.
+    fn exchange(&self, member: Member) {
+        self.is_shared.store(false, Ordering::Release);
+        self.member.store(Box::into_raw(Box::new(member)), Ordering::Release);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // SAFETY: from a box, and nobody else has it any more.
+        drop(unsafe { Box::from_raw(*self.member.get_mut()) });
+    }
+}
+
+/// What the settings say about GPU time.
+pub struct Time {
+    pub limit: Option<Share>,
+    pub request: Option<Share>,
+    pub urgency: turns::Priority,
+}
+
+impl Time {
+    /// Says so in a region, where nobody has yet.
+    pub fn begin(&self, compute: &Compute<'_>) {
+        if let Some(limit) = self.limit {
+            compute.begin_with_limit(limit);
+        }
+        compute.begin_with_request(self.request, self.urgency);
+    }
+}
+
+impl Slice {
+    /// Where this process is counted.
+    #[inline]
+    pub(super) fn member(&self) -> &Member {
+        self.seat.member()
+    }
+
+    /// Whether the container's other processes are held to the limit together with this one.
+    pub fn is_shared(&self) -> bool {
+        self.seat.is_shared.load(Ordering::Acquire)
+    }
+
+    /// Sees to it that this process is counted where the figures mean something. `false`: there is no such place, or it must not
+    /// go on by itself.
+    #[inline]
+    pub fn has_a_place(&self) -> bool {
+        !self.member().is_lost() || self.moves_out()
+    }
+
+    /// What the region says. `None`: there is none that could be believed.
+    pub(super) fn ask<T>(&self, what: impl Fn(&Member) -> T) -> Option<T> {
+        for _ in 0..2 {
+            let member = self.member();
+            let answer = what(member);
+            if !member.is_lost() {
+                return Some(answer);
+            }
+            if !self.has_a_place() {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Takes bytes where this process is counted, if there are so many. What a region answers that is lost means nothing; then the
+    /// next is asked.
+    pub(super) fn take(&self, bytes: u64, keep_free: u64) -> Option<&Member> {
+        for _ in 0..2 {
+            let member = self.member();
+            let fits = bytes == 0 || member.reserve_within(bytes, keep_free).is_ok();
+            if bytes == 0 || !member.is_lost() {
+                return fits.then_some(member);
+            }
+            if !self.has_a_place() {
+                break;
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn moves_out(&self) -> bool {
+        if ledger::is_strict() {
+            ledger::refuse_from_now_on();
+            return false;
+        }
+        let gpu = Gpu { uuid: self.uuid, total: self.total };
+        // There it is alone, so any name will do.
+        let Ok(member) = Region::private(&gpu).join("alone", Some(self.asked)) else { return false };
+        let unused = self.settling.with(|()| {
+            if !self.member().is_lost() {
+                // Another thread was faster.
+                return Some(member);
+            }
+            self.time.begin(&member.compute());
+            let beside = self.beside.load(Ordering::Acquire);
+            let counted = self.counted.load(Ordering::Acquire) as i64;
+            let in_figure = counted.saturating_add(self.uncounted.load(Ordering::Acquire));
+            member.charge(u64::try_from(in_figure).unwrap_or(0));
+            member.charge(self.unlearned.load(Ordering::Acquire));
+            member.charge(beside);
+            member.holds_beside(beside);
+            member.set_lent(lent::of(self));
+            self.seat.exchange(member);
+            ledger::LOSSES.fetch_add(1, Ordering::Relaxed);
+            log::warn!(
+                "GPU {}: the region was damaged or cut short. This process is held to the whole limit by itself",
+                self.device
+            );
+            None
+        });
+        drop(unused);
+        true
+    }
+}
