@@ -19,6 +19,7 @@
 mod bound;
 pub mod costs;
 mod pacer;
+mod sleep;
 mod stretch;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,9 @@ const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 20_000_000;
 /// For so long the end of a stretch is waited for, beyond what it was expected to take.
 const PATIENCE: u64 = 200_000_000;
+/// A container that lost its turn because what it had started does not end tries again after [`PATIENCE`], and gives the next
+/// turn up when that has not ended after so long: it may be waiting behind the same.
+const STUCK: u64 = 5_000_000;
 /// A process that is not heard of for so long has lost its turn to the container's others.
 const LOST: u64 = 50_000_000;
 /// A launch that comes so long after the last may find that the GPU had nothing to do in between.
@@ -93,6 +97,10 @@ struct State {
     closing: bool,
     /// Stretches that nobody waits for any more, to be charged when they end.
     late: Vec<Stretch>,
+    /// When the turn began in which something was last launched; 0: there was none.
+    turn: u64,
+    /// Until when no turn is wanted, unless those have ended before: in it, nothing might get done either.
+    stuck_until: u64,
     /// What is under way outside of stretches.
     samples: Samples,
     events: BTreeMap<usize, Events>,
@@ -136,6 +144,8 @@ impl Pace {
             stretch: None,
             closing: false,
             late: Vec::new(),
+            turn: 0,
+            stuck_until: 0,
             samples: Samples::new(),
             events: BTreeMap::new(),
             wanting: false,
@@ -210,12 +220,8 @@ impl Pace {
             match step {
                 Step::Go => break,
                 Step::Wait(until) => sys::sleep_until(until.min(now + 1_000_000), now),
-                Step::Ahead(until) if until > now + 120_000 => {
-                    let _errno = sys::Errno::kept();
-                    compute.wait_for_bell(bell, until - 70_000, now);
-                }
-                Step::Ahead(until) => sys::sleep_until(until, now),
-                Step::Turn(until) => wait_for_turn(&compute, bell, until, now),
+                Step::Ahead(until) => sleep::while_ahead(&compute, bell, until, now),
+                Step::Turn(until) => sleep::until_turn(&compute, bell, until, now),
             }
             now = sys::nanoseconds();
             waited = if matches!(step, Step::Turn(_)) { 0 } else { now - before };
@@ -289,28 +295,6 @@ impl Pace {
     }
 }
 
-/// Sleeps until the bell rings, or until then. To be woken takes some fifty microseconds, so a short wait is spent awake, and a
-/// container in a hurry sleeps only where the wait is long.
-fn wait_for_turn(compute: &Compute<'_>, bell: u32, until: u64, now: u64) {
-    const SHORT: u64 = 120_000;
-    const HURRY: u64 = 600_000;
-    let _errno = sys::Errno::kept();
-    let awake = if compute.priority() == Priority::Latency { HURRY } else { SHORT };
-    if until > now + SHORT && awake == SHORT {
-        compute.wait_for_bell(bell, until - SHORT / 2, now);
-        return;
-    }
-    let end = until.min(now + awake);
-    let mut time = now;
-    while time < end && compute.bell() == bell {
-        sys::sleep_until(time + 1_000, time);
-        time = sys::nanoseconds();
-    }
-    if time < until && compute.bell() == bell {
-        compute.wait_for_bell(bell, until, time);
-    }
-}
-
 /// How much is let through at a time.
 fn length(limit: Share) -> u64 {
     if limit.is_whole() { LONGEST } else { limit.gpu(ROUND).clamp(SHORTEST, LONGEST) }
@@ -328,10 +312,17 @@ impl State {
         }
         let mut over = false;
         if self.wanting {
+            if !self.late.is_empty() && now < self.stuck_until {
+                compute.wants_no_more();
+                return Step::Wait(self.stuck_until);
+            }
             compute.wants(now);
             match compute.whose_turn(now) {
                 Whose::Others(until) => {
                     // What is under way was started in a turn that is over, or lost.
+                    if self.stretch.as_ref().is_some_and(|stretch| !stretch.is_done(now)) {
+                        self.is_stuck(compute, now);
+                    }
                     self.leave_stretch(compute, now);
                     self.waits.start(now);
                     return Step::Turn(until);
@@ -353,10 +344,18 @@ impl State {
                 stretch.look(events, now);
             }
             let is_done = (self.closing || gap) && stretch.is_done(now);
+            let waits_for_late = self.wanting && !self.late.is_empty() && now > stretch.opened + STUCK;
+            if waits_for_late && !is_done && compute.is_wanted_by_others() {
+                self.end_turn(compute, now);
+                self.is_stuck(compute, now);
+                self.leave_stretch(compute, now);
+                return Step::Wait(now);
+            }
             // What takes longer than expected is waited for.
             let is_nearly = !stretch.unknown && (1..=EARLY).contains(&stretch.left(now));
             if over && (is_done || is_nearly) {
                 // The next is not to wait while we reckon up what this one took.
+                stretch.hand_over();
                 self.end_turn(compute, now);
                 self.leave_stretch(compute, now);
                 return Step::Wait(now);
@@ -404,7 +403,9 @@ impl State {
             }
             // Where nobody asks how much is in flight, marks would only cost time.
             let is_marked_often = compute.priority() != Priority::Latency;
-            self.stretch = Some(Stretch::new(context, is_marked_often, now));
+            let turn = if self.wanting { compute.turn_began() } else { 0 };
+            let begins_turn = turn != std::mem::replace(&mut self.turn, turn) && self.wanting;
+            self.stretch = Some(Stretch::new(context, begins_turn, is_marked_often, now));
             pacer::wake();
         }
         let events = self.events.entry(context).or_insert(Events::new());
@@ -455,6 +456,9 @@ impl State {
             let stretch = self.late.swap_remove(at);
             self.charge(compute, stretch);
         }
+        if self.late.iter().any(|stretch| stretch.lost.is_some()) {
+            compute.is_late(now);
+        }
     }
 
     /// The stretch has ended.
@@ -484,6 +488,15 @@ impl State {
             self.late.push(stretch);
             compute.give_turn();
         }
+    }
+
+    /// What was started in a turn does not end, and others have theirs now.
+    fn is_stuck(&mut self, compute: &Compute<'_>, now: u64) {
+        self.stuck_until = now + PATIENCE;
+        if let Some(stretch) = &mut self.stretch {
+            stretch.lost = Some(compute.gpu_time_of_others());
+        }
+        compute.is_late(now);
     }
 
     /// The turn is over, and all that was started in it is done.
@@ -527,9 +540,19 @@ impl State {
     }
 
     fn charge(&mut self, compute: &Compute<'_>, stretch: Stretch) {
-        let opened = stretch.opened;
+        let (opened, lost, expected) = (stretch.opened, stretch.lost, stretch.expected);
+        let is_known = !stretch.unknown;
+        let was_beside = compute.was_beside_others(opened);
         let events = self.events.entry(stretch.context).or_insert(Events::new());
-        let gpu = stretch.settle(events);
+        let measured = stretch.settle(lost.is_none() && !was_beside, events);
+        let gpu = match lost {
+            // What it took and what others took meanwhile are in one.
+            Some(before) => {
+                measured.saturating_sub(compute.gpu_time_of_others().saturating_sub(before)).max(measured.min(expected))
+            }
+            None if was_beside && is_known => measured.min(expected),
+            None => measured,
+        };
         compute.charge(opened, sys::nanoseconds(), gpu);
     }
 

@@ -21,6 +21,7 @@ pub struct Event(CUevent);
 unsafe impl Send for Event {}
 
 /// A mark behind some work.
+#[derive(Clone, Copy)]
 struct Mark {
     event: Event,
     /// What all work before it, in its stream and stretch, should take.
@@ -35,6 +36,10 @@ struct Marked {
     /// stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
+    /// The first mark that the GPU was seen to have passed, where it is not the last.
+    first: Option<Mark>,
+    /// The last mark that the GPU was seen to have passed when the turn was handed over.
+    handed: Option<Mark>,
     /// The last mark that the GPU was seen to have passed.
     passed: Option<Mark>,
     /// Those behind it.
@@ -72,11 +77,20 @@ impl Marked {
         true
     }
 
+    /// Whether a mark that was passed is asked for at the end.
+    fn is_kept(&self, mark: &Mark) -> bool {
+        self.first.iter().chain(&self.handed).any(|kept| kept.event.0 == mark.event.0)
+    }
+
     /// Sees which marks the GPU has passed.
     fn look(&mut self, events: &mut Events) {
         while self.marks.front().is_some_and(|mark| has_passed(mark.event)) {
             let passed = self.marks.pop_front();
-            events.give(std::mem::replace(&mut self.passed, passed).map(|mark| mark.event));
+            let before = std::mem::replace(&mut self.passed, passed);
+            match self.first {
+                None => self.first = before,
+                Some(_) => events.give(before.filter(|mark| !self.is_kept(mark)).map(|mark| mark.event)),
+            }
         }
     }
 }
@@ -86,6 +100,8 @@ pub struct Stretch {
     pub context: usize,
     /// When it began, by the host's clock.
     pub opened: u64,
+    /// Its turn was lost, and the GPU does the rest of it beside others' work: how much it had done for them until then.
+    pub lost: Option<u64>,
     /// When the last launch was.
     pub launched: u64,
     /// When an end was last marked.
@@ -98,6 +114,8 @@ pub struct Stretch {
     pub unknown: bool,
     /// How long there is no mark at most: on the host's clock, and of work.
     between_marks: [u64; 2],
+    /// Another container had the GPU before it: see [`Stretch::settle`].
+    begins_turn: bool,
     works: Vec<(Work, u32)>,
     streams: Vec<Marked>,
 }
@@ -111,16 +129,18 @@ const WORK_BETWEEN_MARKS: u64 = 80_000;
 
 impl Stretch {
     /// Nothing yet. `is_marked_often`: it is to be known how much of it is under way.
-    pub fn new(context: usize, is_marked_often: bool, now: u64) -> Stretch {
+    pub fn new(context: usize, begins_turn: bool, is_marked_often: bool, now: u64) -> Stretch {
         Stretch {
             context,
             opened: now,
+            lost: None,
             launched: now,
             marked: 0,
             progressed: now,
             expected: 0,
             unknown: false,
             between_marks: if is_marked_often { [BETWEEN_MARKS, WORK_BETWEEN_MARKS] } else { [1_000_000; 2] },
+            begins_turn,
             works: Vec::new(),
             streams: Vec::new(),
         }
@@ -143,6 +163,8 @@ impl Stretch {
                 begin,
                 begun: now,
                 lead: None,
+                first: None,
+                handed: None,
                 passed: None,
                 marks: VecDeque::new(),
                 launched: 0,
@@ -174,7 +196,9 @@ impl Stretch {
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
-            marked.lead.get_or_insert(now.saturating_sub(marked.begun));
+            // From the middle of the one call to the middle of the other, where each takes a microsecond or two.
+            let apart = now.saturating_sub(marked.begun);
+            marked.lead.get_or_insert(apart - (apart / 2).min(2_000));
             let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
             if (due || much) && marked.mark(events) {
                 self.marked = now;
@@ -199,6 +223,11 @@ impl Stretch {
             self.mark_ends(events, now);
             self.streams.iter_mut().filter(|marked| marked.stream == stream).for_each(|marked| marked.closed = true);
         }
+    }
+
+    /// Another may begin before the last of it is done: see [`Stretch::settle`].
+    pub fn hand_over(&mut self) {
+        self.streams.iter_mut().for_each(|marked| marked.handed = marked.passed);
     }
 
     /// Sees how far the GPU has got.
@@ -245,8 +274,15 @@ impl Stretch {
         self.streams.iter().all(done)
     }
 
-    /// How long the GPU worked on it, by its own clock; and what was learned from that. The events go back.
-    pub fn settle(mut self, events: &mut Events) -> u64 {
+    /// How long the GPU worked on it, by its own clock; `by_itself`: on nothing else, so that something can be learned from
+    /// that. The events go back.
+    ///
+    /// The GPU may pass the first mark while it is still at another's work, and then has to switch: what the first piece took
+    /// beyond what it should have, up to [`SWITCH`], was not ours. And it may leave the last piece for what the next has sent:
+    /// then that took longer by [`SLICE`] and more.
+    pub fn settle(mut self, by_itself: bool, events: &mut Events) -> u64 {
+        const SWITCH: u64 = 500_000;
+        const SLICE: u64 = 1_000_000;
         let mut busy = Busy::new();
         let mut total = 0;
         let Some(first) = self.streams.first().map(|marked| marked.begin) else { return 0 };
@@ -256,13 +292,28 @@ impl Stretch {
         for marked in &self.streams {
             let end = marked.passed.as_ref().and_then(|mark| at(mark.event));
             if let (Some(begin), Some(end)) = (at(marked.begin), end) {
-                total += busy.add(begin.saturating_add(marked.lead.unwrap_or(0)), end);
+                let mut begin = begin.saturating_add(marked.lead.unwrap_or(0));
+                if self.begins_turn
+                    && !self.unknown
+                    && let Some(first) = marked.first.as_ref().or(marked.passed.as_ref())
+                    && let Some(passed) = at(first.event)
+                {
+                    begin = begin.max(passed.saturating_sub(first.upto).min(begin.saturating_add(SWITCH)));
+                }
+                let mut end = end;
+                if let Some(handed) = &marked.handed
+                    && let Some(passed) = at(handed.event)
+                {
+                    let should = passed.saturating_add(marked.launched.saturating_sub(handed.upto));
+                    end = if end > should + SLICE { should } else { end };
+                }
+                total += busy.add(begin, end);
             }
         }
         // What is behind the last mark took what it should.
         let unmarked = |marked: &Marked| marked.launched.saturating_sub(marked.passed_upto());
         total = total.saturating_add(self.streams.iter().map(unmarked).sum());
-        if total > 0 {
+        if by_itself && total > 0 {
             self.learn(total);
         }
         self.give_events(events);
@@ -271,8 +322,13 @@ impl Stretch {
 
     fn give_events(&mut self, events: &mut Events) {
         for mut marked in self.streams.drain(..) {
-            let marks = marked.marks.drain(..).chain(marked.passed).map(|mark| mark.event);
-            events.give(marks.chain([marked.begin]));
+            let mut marks: Vec<Event> = marked.marks.drain(..).map(|mark| mark.event).collect();
+            for mark in [marked.first, marked.handed, marked.passed].into_iter().flatten() {
+                if !marks.iter().any(|event| event.0 == mark.event.0) {
+                    marks.push(mark.event);
+                }
+            }
+            events.give(marks.into_iter().chain([marked.begin]));
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) mod word {
     pub const TURN_ENDS: usize = 5;
     /// When it last launched anything, to some milliseconds.
     pub const ACTIVE: usize = 6;
+    /// When it was last seen to have work under way that it had lost its turn for.
+    pub const LATE: usize = 7;
     /// Nanoseconds that the GPU has worked.
     pub const GPU_TIME: usize = 8;
     /// Nanoseconds that launches have waited.

@@ -317,6 +317,31 @@ impl Compute<'_> {
         }
     }
 
+    /// When the turn began that somebody has.
+    pub fn turn_began(&self) -> u64 {
+        self.gpu(gpu::BEGAN).load(SeqCst)
+    }
+
+    /// The container has work under way that it lost its turn for: the GPU does it beside that of others.
+    pub fn is_late(&self, now: u64) {
+        self.of(self.place.container, word::LATE).fetch_max(now, SeqCst);
+    }
+
+    /// Whether any other container has had such work under way since then.
+    pub fn was_beside_others(&self, since: u64) -> bool {
+        self.other_containers().any(|index| self.read(index, word::LATE) >= since)
+    }
+
+    /// Nanoseconds that the GPU has worked for all other containers, as far as it is accounted for.
+    pub fn gpu_time_of_others(&self) -> u64 {
+        self.other_containers().map(|index| self.read(index, word::GPU_TIME)).fold(0, u64::saturating_add)
+    }
+
+    fn other_containers(&self) -> impl Iterator<Item = usize> {
+        let others = (0..CONTAINERS).filter(|index| *index != self.place.container);
+        others.filter(|index| self.table.containers[*index].state.load(SeqCst) == LIVE)
+    }
+
     /// Whether it is this container's turn.
     pub fn is_holder(&self) -> bool {
         let own = self.table.containers[self.place.container].membership(self.place.container);
