@@ -278,8 +278,8 @@ impl Stretch {
     /// that. The events go back.
     ///
     /// The GPU may pass the first mark while it is still at another's work, and then has to switch: what the first piece took
-    /// beyond what it should have, up to [`SWITCH`], was not ours. And it may leave the last piece for what the next has sent:
-    /// then that took longer by [`SLICE`] and more.
+    /// beyond what it should have, up to `SWITCH`, was not ours. And it may leave the last piece for what the next has sent:
+    /// then that took longer by `SLICE` and more.
     pub fn settle(mut self, by_itself: bool, events: &mut Events) -> u64 {
         const SWITCH: u64 = 500_000;
         const SLICE: u64 = 1_000_000;

@@ -99,7 +99,10 @@ impl ComputeView {
             preempted: read(word::PREEMPTED),
             kernels: read(word::KERNELS),
             graphs: read(word::GRAPHS),
-            in_flight: living.map(|(_, process)| process.compute[0].load(SeqCst)).fold(0, u64::saturating_add),
+            in_flight: living
+                .flat_map(|(_, process)| process.compute.first())
+                .map(|word| word.load(SeqCst))
+                .fold(0, u64::saturating_add),
         }
     }
 }
@@ -156,7 +159,9 @@ impl Compute<'_> {
     pub fn launched(&self, kernels: u64, graphs: u64, in_flight: u64) {
         self.word(word::KERNELS).fetch_add(kernels, SeqCst);
         self.word(word::GRAPHS).fetch_add(graphs, SeqCst);
-        self.table.processes[self.place.process].compute[0].store(in_flight, SeqCst);
+        if let Some(word) = self.table.processes[self.place.process].compute.first() {
+            word.store(in_flight, SeqCst);
+        }
     }
 
     /// Launches have waited so long.
