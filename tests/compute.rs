@@ -9,7 +9,7 @@ use std::time::Duration;
 mod container;
 mod support;
 
-use container::{Regions, Session, inside};
+use container::{Regions, Session, busy_share, inside};
 use support::{Machine, compile, report};
 
 /// A program in a container with a limit.
@@ -46,6 +46,7 @@ const CASES: &[Case] = &[
 
 /// How far from its limit a container may be. The machine may be busy; the bucket makes up for what it missed, within limits.
 const TOLERANCE: f64 = 1.0;
+const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(1500);
 
 /// How much of the GPU's time was work, in per cent, once things have settled.
@@ -64,14 +65,11 @@ fn share(program: &Path, case: &Case) -> f64 {
         session.until("ready").expect("it starts");
     }
     std::thread::sleep(Duration::from_millis(700));
-    let before = world.record();
-    std::thread::sleep(WINDOW);
-    let after = world.record();
-    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
+    let got = busy_share(&world, WINDOW);
     for session in running {
         session.finish().expect("it ends well");
     }
-    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
+    got
 }
 
 #[test]
@@ -101,15 +99,6 @@ fn a_limit_is_what_a_container_gets_of_the_gpus_time() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// How much of the GPU's time is work in the next second.
-fn next_second(world: &sim_world::World) -> f64 {
-    let before = world.record();
-    std::thread::sleep(Duration::from_millis(1000));
-    let after = world.record();
-    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
-    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
-}
-
 fn signal(session: &Session, what: &str) {
     let status = std::process::Command::new("kill").args([what, &session.child.id().to_string()]).status();
     assert!(status.expect("kill runs").success());
@@ -137,7 +126,7 @@ fn a_process_that_is_stopped_or_killed_in_its_turn_holds_up_nobody() {
             signal(&other, signal_name);
             // Half of a second in which the other is stopped; what it had queued is done first.
             std::thread::sleep(Duration::from_millis(100));
-            let got = next_second(&world);
+            let got = busy_share(&world, SECOND);
             let _ = writeln!(text, "{what}: the container goes on at {got:.1}% of 50%");
             assert!((got - 50.0).abs() < 5.0, "{text}");
             let _ = other.child.kill();

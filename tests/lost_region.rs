@@ -14,7 +14,7 @@ use std::time::Duration;
 mod container;
 mod support;
 
-use container::{GIB, MIB, Regions, Session, inside, look};
+use container::{GIB, MIB, Regions, Session, busy_share, inside, look};
 use support::{Machine, compile, report};
 
 const CAP: u64 = 2 * GIB;
@@ -214,15 +214,6 @@ fn threads_that_allocate_and_launch_while_it_happens_neither_stop_nor_lose_count
     });
 }
 
-/// How much of the GPU's time is work in the next second.
-fn next_second(world: &sim_world::World) -> f64 {
-    let before = world.record();
-    std::thread::sleep(Duration::from_millis(1000));
-    let after = world.record();
-    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
-    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
-}
-
 /// A program that may use a quarter of the GPU's time does so after the damage.
 fn share_after(program: &Path, damage: fn(&Path), is_lost: bool) -> Result<(), String> {
     let (machine, regions) = (Machine::new(), Regions::new());
@@ -233,7 +224,7 @@ fn share_after(program: &Path, damage: fn(&Path), is_lost: bool) -> Result<(), S
     std::thread::sleep(Duration::from_millis(500));
     damage(&region(&regions));
     std::thread::sleep(Duration::from_millis(250));
-    let got = next_second(&machine.world());
+    let got = busy_share(&machine.world(), Duration::from_secs(1));
     let (times, said) = (times_said(&session), session.said());
     session.finish()?;
     check((got - 25.0).abs() < 4.0, || format!("it has {got:.1}% of the GPU's time, of 25%; {said}"))?;

@@ -80,6 +80,15 @@ pub fn inside(
     command
 }
 
+/// How much of the first GPU's time is work from now on, for so long, in per cent.
+pub fn busy_share(world: &World, window: Duration) -> f64 {
+    let before = world.record();
+    std::thread::sleep(window);
+    let after = world.record();
+    let busy = after.gpus[0].busy_ns - before.gpus[0].busy_ns;
+    100.0 * busy as f64 / (after.clock_ns - before.clock_ns) as f64
+}
+
 /// A program that is talked to line by line. Killed with its test, and with all that it started.
 pub struct Session {
     pub child: Child,
