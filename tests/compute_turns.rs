@@ -12,6 +12,7 @@ mod support;
 
 use container::{Regions, Session, inside};
 use sim_world::World;
+use support::tries::until_good;
 use support::{Machine, compile, report};
 
 /// A container: what it asks for in per cent, and what runs in it.
@@ -33,17 +34,6 @@ struct Case {
     tolerance: f64,
     /// What all of them together are to have of it.
     sum: f64,
-}
-
-/// In the middle of what a test allows, on a machine that may stand still for a while: three tries.
-fn within_three_tries<T>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
-    let mut last = attempt();
-    for _ in 0..2 {
-        if !is_good(&last) {
-            last = attempt();
-        }
-    }
-    last
 }
 
 const CASES: &[Case] = &[
@@ -149,7 +139,7 @@ fn containers_that_want_all_of_the_gpu_get_what_they_asked_for() {
     let program = compile("compute_work");
     let (mut table, mut failed) = (String::new(), String::new());
     for case in CASES {
-        let last = within_three_tries(|| got(&program, case), |last| !wrong(case, last));
+        let last = until_good(|| got(&program, case), |last| !wrong(case, last));
         let list: Vec<String> = last.iter().map(|share| format!("{share:.1}")).collect();
         let line = format!("{:<40}{} = {:.1}", case.name, list.join(" + "), last.iter().sum::<f64>());
         let _ = writeln!(table, "{line}");
@@ -182,7 +172,7 @@ fn with_a_visitor(program: &Path) -> [f64; 3] {
 fn time_that_nobody_else_wants_is_had_by_who_can_use_it() {
     let program = compile("compute_work");
     let is_good = |[before, beside, after]: &[f64; 3]| *before > 97.0 && (beside - 25.0).abs() < 3.0 && *after > 97.0;
-    let got = within_three_tries(|| with_a_visitor(&program), is_good);
+    let got = until_good(|| with_a_visitor(&program), is_good);
     report("compute-visitor", &format!("alone, with a visitor, alone again: {got:.1?}\n"));
     assert!(is_good(&got), "{got:.1?}");
 }
@@ -218,7 +208,7 @@ fn who_is_in_a_hurry_waits_least_and_leaves_the_rest() {
     let program = compile("compute_work");
     let (alone, _) = requests(&program, false);
     let is_good = |(took, had): &(f64, f64)| *took < 1.35 * alone && *had > 78.0;
-    let (took, had) = within_three_tries(|| requests(&program, true), is_good);
+    let (took, had) = until_good(|| requests(&program, true), is_good);
     let text =
         format!("requests of {alone:.0} us alone take {took:.0} us at the median beside one that has {had:.1}%\n");
     report("compute-latency", &text);
@@ -239,7 +229,7 @@ fn batch_takes_what_is_left_and_does_not_starve() {
         shares(&machine.world(), &sessions, WINDOW)
     };
     let is_good = |got: &Vec<f64>| (1.0..12.0).contains(&got[0]) && got.iter().sum::<f64>() > 95.0;
-    let got = within_three_tries(attempt, is_good);
+    let got = until_good(attempt, is_good);
     assert!(is_good(&got), "batch and normal, half each if they were alike: {got:.1?}");
 }
 
@@ -266,6 +256,6 @@ fn who_does_not_fill_the_gpu_is_not_held_up() {
     };
     let sum = |shares: &[f64]| shares.iter().sum::<f64>();
     let is_good = |[bare, sliced]: &[Vec<f64>; 2]| sum(sliced) > 0.85 * sum(bare);
-    let got = within_three_tries(attempt, is_good);
+    let got = until_good(attempt, is_good);
     assert!(is_good(&got), "bare and in slices, in per cent of the GPU's time: {got:.1?}");
 }

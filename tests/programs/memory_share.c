@@ -104,6 +104,9 @@ static void second_ipc(char **arguments) {
     unhex(&of_event, 64, arguments[4]);
     start_context();
     step("the second's context");
+    CUipcMemHandle torn = of_large;
+    memcpy(&torn, &handle, 16);
+    MUST(cuIpcOpenMemHandle_v2(&small, torn, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_ERROR_INVALID_VALUE);
     OK(cuIpcOpenMemHandle_v2(&small, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     OK(cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     OK(cuIpcOpenMemHandle_v2(&large, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));

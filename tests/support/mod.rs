@@ -6,6 +6,7 @@ pub mod driver;
 pub mod facts;
 pub mod preload;
 pub mod table;
+pub mod tries;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

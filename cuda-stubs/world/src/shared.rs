@@ -124,7 +124,10 @@ impl World {
     /// Joins in holding a share. False when it is gone.
     pub fn hold(&self, share: &ShareHandle) -> bool {
         let tx = self.lock();
-        let Some(entry) = live(&tx, share) else { return false };
+        // All of it: one that is half another share's would name memory that this one does not keep.
+        let Some(entry) = live(&tx, share).filter(|entry| handle(share.index as usize, entry) == *share) else {
+            return false;
+        };
         let word = &entry.holders[self.slot() / 64];
         tx.set(word, word.get() | 1 << (self.slot() % 64));
         tx.set(&entry.latest, self.slot() as u64 + 1);
