@@ -81,9 +81,12 @@ impl Effects {
         let mut ready: Vec<(u64, Act)> = Vec::new();
         {
             let mut pending = self.pending.lock();
+            // The last is asked first: the timeline goes on meanwhile, and of two pieces of a stream the later one must not
+            // be found done when the earlier one was not yet.
+            let mut done: Vec<Option<u64>> = pending.iter().rev().map(|item| item.mark.done_ns()).collect();
             let mut kept = Vec::with_capacity(pending.len());
             for item in pending.drain(..) {
-                match (item.effect, item.mark.done_ns()) {
+                match (item.effect, done.pop().flatten()) {
                     (Effect::After(act), Some(done)) => ready.push((done, act)),
                     // Its context was destroyed under it.
                     (Effect::Host(_) | Effect::Until(_), Some(_)) => {}
