@@ -1,0 +1,68 @@
+//! Tries: what a test measures on a machine that may stand still for a while.
+//!
+//! A machine that others use too stops us for milliseconds at a time, and what is measured meanwhile says nothing. So a
+//! thread watches, while something is tried, how late it is woken. What fails on a machine that kept up counts; what fails
+//! on one that did not is tried again, for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So many tries may fail on a machine that kept up, and so many altogether.
+const COUNTED: usize = 3;
+const ALTOGETHER: usize = 10;
+/// A machine keeps up if a thread that sleeps for a millisecond at a time is late for less than this part of the time.
+const LATE: f64 = 0.02;
+/// A thread is woken some tenths of a millisecond late on any machine.
+const USUAL: Duration = Duration::from_micros(500);
+/// What disturbs the machine gets so long to be over.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Watches whether the machine keeps up.
+struct Watch {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<f64>,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let (began, mut late) = (Instant::now(), Duration::ZERO);
+            while !seen.load(Ordering::Relaxed) {
+                let slept = Instant::now();
+                std::thread::sleep(Duration::from_millis(1));
+                late += slept.elapsed().saturating_sub(Duration::from_millis(1) + USUAL);
+            }
+            late.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-3)
+        });
+        Watch { is_over, thread }
+    }
+
+    /// For which part of the time it did not.
+    fn end(self) -> f64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the watch ends")
+    }
+}
+
+/// Tries until it is good, or has failed often enough for the failure to count. The last is given back.
+pub fn until_good<T>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
+    let mut counted = 0;
+    for number in 1.. {
+        let watch = Watch::start();
+        let last = attempt();
+        let late = watch.end();
+        counted += usize::from(late < LATE);
+        if is_good(&last) || counted == COUNTED || number == ALTOGETHER {
+            return last;
+        }
+        println!("try {number} failed; the machine was late for {:.1}% of the time", 100.0 * late);
+        if late >= LATE {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    unreachable!("the loop ends by itself")
+}
