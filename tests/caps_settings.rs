@@ -70,3 +70,40 @@ fn where_processes_cannot_meet_each_is_held_alone_or_strictly_nothing_runs() {
     assert_eq!(out, RUNS, "{err}");
     assert_eq!(err, "", "nothing to say");
 }
+
+/// Runs `start` where /etc/ration holds these files; nothing, if this machine lets nobody mount anything.
+fn start_with_files(files: &[(&str, &str)]) -> Option<(String, String)> {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let etc = regions.0.join("etc");
+    let mut script = format!(
+        "cp -a /etc '{etc}' 2>/dev/null; mkdir -p '{etc}/ration' && mount --bind '{etc}' /etc || exit 77\n",
+        etc = etc.display()
+    );
+    for (name, text) in files {
+        script += &format!("printf '%s' '{text}' >/etc/ration/{name}\n");
+    }
+    script += &format!("exec '{}'\n", container::program("start").display());
+    let mut command =
+        inside(&machine, &regions, "tests/of-the-environment", &[], std::path::Path::new("/usr/bin/unshare"));
+    let output = command.args(["--map-root-user", "--mount", "sh", "-c", &script]).output().expect("unshare runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if output.status.code() == Some(77) || err.contains("unshare failed") || err.contains("not permitted") {
+        println!("this machine lets nobody mount anything: not looked at /etc/ration\n{err}");
+        return None;
+    }
+    assert!(output.status.success(), "{}: {out}{err}", output.status);
+    Some((out, err))
+}
+
+#[test]
+fn the_quota_file_names_the_container_also_where_only_the_pod_knows_its_name() {
+    let quota = ("quota", "memory = 4GiB\nname = team/{pod}/main\n");
+    let Some((out, err)) = start_with_files(&[quota, ("pod", "web-x7k2p")]) else { return };
+    assert_eq!(out, RUNS, "{err}");
+    assert!(err.contains("team/web-x7k2p/main"), "what the environment says does not count, and that is said: {err}");
+
+    let (out, err) = start_with_files(&[quota]).expect("it was possible above");
+    assert_eq!(out, REFUSED, "{err}");
+    assert!(err.contains("a file called pod") && err.contains("no GPU work"), "{err}");
+}

@@ -1,7 +1,8 @@
 //! The quota file: `key = value` lines, mounted read-only by whoever runs the machine, so that a tenant cannot change it.
 
+use crate::NAME_MAX;
 use crate::error::{Error, Given, Problem, quoted};
-use crate::table::{SETTINGS, Setting};
+use crate::table::{NAME, SETTINGS, Setting};
 
 /// More errors than this help nobody.
 const MOST_ERRORS: usize = 16;
@@ -78,9 +79,38 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
+/// What stands in a file's `name` for the pod's, which an injector does not know yet when it writes the file.
+pub const POD: &str = "{pod}";
+
+/// The text of the quota file with the pod's name in the place of [`POD`]. One that would make the name too long loses its
+/// beginning: the pods of one job differ in the end.
+pub fn with_pod(text: &str, pod: &str) -> String {
+    let put = |line: &str| match line.split_once('=') {
+        Some((key, value)) if key.trim() == NAME.key && value.contains(POD) => {
+            let rest = without_comment(value).trim().chars().count().saturating_sub(POD.len());
+            let too_long = rest.saturating_add(pod.chars().count()).saturating_sub(NAME_MAX);
+            line.replacen(POD, &pod.chars().skip(too_long).collect::<String>(), 1)
+        }
+        _ => line.to_owned(),
+    };
+    text.lines().map(put).fold(String::new(), |all, line| all + &line + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pods_name_comes_into_the_name_and_nowhere_else() {
+        let text = "memory = 8GiB # {pod}\nname = team/{pod}/main # of {pod}\n";
+        let wanted = "memory = 8GiB # {pod}\nname = team/web-x7k2p/main # of {pod}\n";
+        assert_eq!(with_pod(text, "web-x7k2p"), wanted);
+        let long = with_pod(&format!("name = {}/{{pod}}/{}", "n".repeat(63), "c".repeat(63)), &"p".repeat(250));
+        assert_eq!(long.trim().len(), "name = ".len() + NAME_MAX);
+        let found = read(&long).expect("still a file");
+        assert!(crate::plain::name(&found[0].1.value).is_ok());
+        assert!(long.contains("ppp/ccc"), "{long}");
+    }
 
     #[test]
     fn lines_are_read_with_comments_and_blank_ones_left_out() {

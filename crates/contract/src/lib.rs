@@ -34,6 +34,7 @@ pub mod table;
 mod uuid;
 
 pub use error::{Error, Given, Origin, Problem, Warning};
+pub use file::{POD, with_pod};
 pub use gpu::{Key, PerGpu};
 pub use plain::Priority;
 pub use quantity::{Amount, Percent, Share, UNITS, limit, request};

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::NAME_MAX;
 use crate::error::{Problem, quoted};
+use crate::file::POD;
 use crate::quantity::empty;
 
 /// Who waits for whom.
@@ -83,6 +84,12 @@ pub(crate) fn name(text: &str) -> Result<String, Problem> {
         return Err(Problem::new(
             "it begins with #, as a comment in the quota file does",
             "let it begin with another sign",
+        ));
+    }
+    if text.contains(POD) {
+        return Err(Problem::new(
+            "{pod} is replaced by what is in a file called pod beside the quota file, and there is none",
+            "put that file there, or write the name out",
         ));
     }
     if text.len() > NAME_MAX {

@@ -65,7 +65,8 @@ fn page() -> String {
          A `#` at the start of a line or after a space begins a comment. An unknown key, one that is set twice, and a file \
          that sets nothing are errors. What the file does not set may be set by the environment, except that a file with any \
          of the settings of compute is the only one to be asked about compute. A variable that says something else than the \
-         file is named in a warning.\n\n\
+         file is named in a warning. `{{pod}}` in the file's `name` is replaced by what is in a file called `pod` beside it: an \
+         injector does not know a pod's name yet when it writes the quota.\n\n\
          ## HAMi's names\n\n\
          Understood, so that the library can take the place of HAMi's. Each is for all GPUs, or, with `_0` to `_{}` appended, \
          for one, which counts first. Our own name counts before the alias; if both are set and differ, a warning says so.\n\n\
