@@ -17,6 +17,8 @@ pub struct Waits {
 
 /// It takes so long to see what a program does.
 const WINDOW: u64 = 10_000_000;
+/// And so long to have a first idea.
+const GLANCE: u64 = 1_000_000;
 /// A program with work under way that launches nothing for so long waits for it.
 const PAUSE: u64 = 200_000;
 
@@ -67,6 +69,12 @@ impl Waits {
         many
     }
 
+    /// Whether it seems to have waited for little of the time, though it is too early to be sure of it.
+    pub fn seem_few(&self, now: u64) -> bool {
+        let passed = now.saturating_sub(self.since);
+        passed >= GLANCE && self.waiting == 0 && self.waited < passed / 10 * 3
+    }
+
     /// Whether, in a turn that was long enough to tell, it has waited for little of the time.
     pub fn are_few(&self, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
@@ -109,6 +117,19 @@ mod tests {
             waits.look(MS, at * MS);
         }
         assert!(!waits.are_many(23 * MS));
+    }
+
+    #[test]
+    fn a_first_idea_comes_soon() {
+        let mut waits = Waits::new();
+        waits.start(MS);
+        assert!(!waits.seem_few(MS + MS / 2), "too early even for that");
+        waits.begin();
+        assert!(!waits.seem_few(3 * MS), "it waits just now");
+        waits.end(MS / 10);
+        assert!(waits.seem_few(3 * MS));
+        waits.waited(MS);
+        assert!(!waits.seem_few(3 * MS));
     }
 
     #[test]

@@ -371,6 +371,8 @@ impl Samples {
     const UNKNOWN: u64 = 16;
     /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
     const SHORT: u64 = 40_000;
+    /// And where others wait for them.
+    const QUICK: u64 = 10_000;
 
     /// None yet.
     pub const fn new() -> Samples {
@@ -437,7 +439,16 @@ impl Samples {
 
     /// Whether launches are so short that nobody need watch how many there are.
     pub fn are_short(&self) -> bool {
-        self.cost != 0 && self.cost < Samples::SHORT && self.found > 0 || self.count > 64 && self.marks.is_empty()
+        self.are_within(Samples::SHORT)
+    }
+
+    /// Whether they are so short that nobody need, not even where others wait for them.
+    pub fn are_quick(&self) -> bool {
+        self.are_within(Samples::QUICK)
+    }
+
+    fn are_within(&self, cost: u64) -> bool {
+        self.cost != 0 && self.cost < cost && self.found > 0 || self.count > 64 && self.marks.is_empty()
     }
 
     /// Launches were not watched for a while.
