@@ -12,12 +12,12 @@ pub mod marks;
 pub mod native;
 pub mod outside;
 pub mod pools;
+pub mod quota;
 pub mod rescue;
 pub mod shared;
 pub mod slice;
 pub mod truth;
 
-use std::ffi::CStr;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
@@ -47,11 +47,6 @@ static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(null_mut());
 static SLICES: [AtomicPtr<Slice>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 const NONE: *mut Slice = std::ptr::without_provenance_mut(1);
 
-/// Where an injector puts the limits, read-only for the program.
-const QUOTA_FILE: &CStr = c"/etc/ration/quota";
-/// And the pod's name, where it does not know that.
-const POD_FILE: &CStr = c"/etc/ration/pod";
-
 /// Reads the settings. Called once, at the process's first hooked call.
 pub fn begin() {
     let get = |name: &str| {
@@ -60,14 +55,7 @@ pub fn begin() {
         let value = if name.as_c_str() == c"RATION_DIR" { sys::setting(&name) } else { sys::setting_of_anybody(&name) };
         Some(value?.to_string_lossy().into_owned())
     };
-    let mut file = sys::read(QUOTA_FILE);
-    if file.as_ref().is_some_and(|text| text.contains(ration_contract::POD)) {
-        file = match (file, sys::read(POD_FILE)) {
-            (Some(text), Some(pod)) => Some(ration_contract::with_pod(&text, pod.trim())),
-            // The name is refused then, with the reason.
-            (file, _) => file,
-        };
-    }
+    let file = quota::read();
     match Settings::read(&get, file.as_deref()) {
         Ok(settings) if settings.asks_for_nothing() => {}
         Ok(settings) => {

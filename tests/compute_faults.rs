@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 mod container;
 mod support;
 
-use container::{Regions, Session, inside};
+use container::{GIB, Regions, Session, busy_share, inside, with_files};
 use ration_policy::Share;
 use ration_policy::turns::Priority;
 use ration_region::{Gpu, Member, Region};
@@ -401,6 +401,44 @@ fn a_request_or_a_priority_that_changes_holds_at_once() {
         });
     }
     report("compute-faults-changes", &text);
+}
+
+/// A change of the quota file is seen within a second.
+const SEEN_AFTER: u64 = 1200;
+
+#[test]
+fn a_quota_file_that_changes_holds_from_then_on() {
+    let scene = Scene::new(&compile("compute_work"));
+    let files = [("quota", "memory = 4GiB\ncompute = 25%\nname = team/{pod}/main\n"), ("pod", "web-x7k2p\n")];
+    let arguments = ["queue", "500", "60"];
+    let Some((mut command, dir)) = with_files(&scene.machine, &scene.regions, &files, &scene.program, &arguments)
+    else {
+        return;
+    };
+    let mut session = Session::start(command.env("RATION_LOG", "warn"), PATIENCE);
+    session.until("ready").expect("it starts");
+    milliseconds(500);
+    let mut text = String::new();
+    // One that makes no sense changes nothing.
+    for (said, limit, memory) in [
+        ("memory = 4GiB\ncompute = 25%\n", 25.0, 4 * GIB),
+        ("memory = 6GiB\ncompute = 60%\n", 60.0, 6 * GIB),
+        ("memory = much\ncompute = 25%\n", 60.0, 6 * GIB),
+        ("memory = 2GiB\ncompute = 10%\n", 10.0, 2 * GIB),
+    ] {
+        // As the kubelet does it: at once.
+        std::fs::write(dir.join("new"), format!("{said}name = team/{{pod}}/main\n")).expect("it can be written");
+        std::fs::rename(dir.join("new"), dir.join("quota")).expect("it can be replaced");
+        milliseconds(SEEN_AFTER);
+        let wanted = format!("{}: {limit}% and {} GiB", said.trim().replace('\n', ", "), memory / GIB);
+        expect(&mut text, || {
+            let got = busy_share(&scene.world, Duration::from_millis(LOOKED_AT));
+            let cap =
+                scene.region.containers().find(|it| it.name.as_bytes() == b"team/web-x7k2p/main").map(|it| it.cap);
+            (format!("{wanted}; {got:.1}% and {cap:?}"), (got - limit).abs() < TOLERANCE && cap == Some(Some(memory)))
+        });
+    }
+    report("compute-faults-quota", &text);
 }
 
 // ------------------------------------------------------------------------------------------------ accounts

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use ration_contract::{Priority, Settings};
-use ration_policy::{Share, turns};
+use ration_contract::Settings;
 use ration_region::{Compute, Gpu, Member, ProcessView, Region};
 
 use super::heap::Heaps;
+use super::quota::Asked;
 use super::{Changing, lent, marks, native, pools, rescue, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice, CUuuid};
 use crate::driver::calls;
 use crate::pace::Pace;
 use crate::thread::Guarded;
 use crate::{log, sys};
-use loss::{Seat, Time};
+use loss::Seat;
 
 /// What the driver hands out memory in.
 pub const BLOCK: u64 = 2 << 20;
@@ -43,9 +43,9 @@ pub struct Slice {
     /// By which others know this process, there: see [`marks`]. It stays, wherever it is counted.
     slot: (usize, u64),
     /// What the settings say that the container may have of it.
-    asked: u64,
+    asked: AtomicU64,
     /// The same for its time.
-    time: Time,
+    time: Guarded<Asked>,
     /// What is known of by its call: the parts of what NVML says this process holds.
     counted: AtomicU64,
     /// What is not: contexts, code, local memory. Learned from NVML, as the rest of what it says.
@@ -94,38 +94,24 @@ impl Slice {
             return None;
         }
         let index = u32::try_from(device).ok()?;
-        let memory = settings.memory.for_gpu(index, &uuid);
-        let limit = settings.compute_limit.for_gpu(index, &uuid).map(|limit| Share::from_ppm(limit.ppm()));
-        let request = settings.compute_request.for_gpu(index, &uuid).map(|share| share.ppm()).filter(|ppm| *ppm > 0);
-        let request = request.map(Share::from_ppm);
-        if memory.is_none() && limit.is_none() && request.is_none() && settings.priority == Priority::default() {
+        let total = total as u64;
+        let wanted = Asked::of(settings, index, &uuid, total);
+        if wanted.is_nothing() {
             return Some(None);
         }
-        let total = total as u64;
-        let asked = memory.map_or(total, |amount| amount.bytes(total));
-        // Where the driver holds the container to a limit of its own, the smaller of the two is what there is.
-        let native = truth::handle_of(device, &uuid).and_then(native::cap);
-        let cap = native.map_or(asked, |native| native.min(asked));
-        if cap < asked {
-            log::info!("GPU {device}: the driver's own limit of {cap} bytes is less than the {asked} that were set");
-        }
+        let cap = within_the_drivers(device, &uuid, wanted.memory.unwrap_or(total));
         let gpu = Gpu { uuid, total };
         let (member, directory) = join(&gpu, settings, cap)?;
-        let urgency = match settings.priority {
-            Priority::Latency => turns::Priority::Latency,
-            Priority::Normal => turns::Priority::Normal,
-            Priority::Batch => turns::Priority::Batch,
-        };
         let slice = Slice {
             device,
             uuid,
             total,
             sm: sm(device),
-            asked: cap,
+            asked: AtomicU64::new(cap),
             home: marks::home(directory.as_deref()),
             slot: member.slot(),
             seat: Seat::new(member, directory.is_some()),
-            time: Time { limit, request, urgency },
+            time: Guarded::new(wanted),
             counted: AtomicU64::new(0),
             uncounted: AtomicI64::new(0),
             beside: AtomicU64::new(0),
@@ -141,14 +127,21 @@ impl Slice {
             // Under MPS, contexts run side by side and do not take the GPU from each other.
             pace: Pace::new(attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0),
         };
-        slice.time.begin(&slice.compute());
+        slice.begin_time(&slice.compute());
         slice.learn(changing);
         Some(Some(slice))
     }
 
     /// What the container may have: what the region says, where its first process has written it and others may change it.
     pub fn cap(&self) -> u64 {
-        self.ask(Member::cap).flatten().unwrap_or(self.asked)
+        self.ask(Member::cap).flatten().unwrap_or_else(|| self.asked.load(Ordering::Acquire))
+    }
+
+    /// Another cap, for all processes of the container.
+    pub(super) fn set_cap(&self, cap: u64) {
+        let cap = within_the_drivers(self.device, &self.uuid, cap);
+        self.asked.store(cap, Ordering::Release);
+        self.member().set_cap(Some(cap));
     }
 
     /// The container's account of GPU time.
@@ -411,7 +404,7 @@ impl Slice {
 
     /// What the container holds.
     pub fn used(&self) -> u64 {
-        self.ask(Member::used).unwrap_or(self.asked)
+        self.ask(Member::used).unwrap_or_else(|| self.asked.load(Ordering::Acquire))
     }
 
     /// The driver may have taken something by itself: look before the next reservation.
@@ -465,6 +458,16 @@ fn threads(device: CUdevice) -> u64 {
 fn sm(device: CUdevice) -> u32 {
     let major = attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     10 * major + attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+}
+
+/// So many bytes, or less where the driver holds the container to a limit of its own.
+fn within_the_drivers(device: CUdevice, uuid: &[u8; 16], bytes: u64) -> u64 {
+    let native = truth::handle_of(device, uuid).and_then(native::cap);
+    let cap = native.map_or(bytes, |native| native.min(bytes));
+    if cap < bytes {
+        log::info!("GPU {device}: the driver's own limit of {cap} bytes is less than the {bytes} that were set");
+    }
+    cap
 }
 
 fn uuid(device: CUdevice) -> Option<[u8; 16]> {

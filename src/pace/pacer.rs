@@ -1,7 +1,7 @@
 //! The pacer: a thread of this process that looks after its pace while the program does other things.
 //!
 //! It sees when the GPU has done what was launched, so that a turn goes to others as soon as it is not used; it sees who else
-//! uses the GPU, and makes launches ask when they have to; and it hears of changed limits. It starts with the first launch in
+//! uses the GPU, and makes launches ask when they have to; and it hears of changed limits, and of a changed quota file. It starts with the first launch in
 //! a slice, sleeps most of the time, records nothing into any stream, and is gone when the process is.
 //!
 //! A fork leaves it behind, and the child's first launch starts another. At `exit` it stops before the driver's own
@@ -103,6 +103,11 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             INSIDE.store(false, Ordering::SeqCst);
         }
         if looks_around {
+            INSIDE.store(true, Ordering::SeqCst);
+            if !STOPPED.load(Ordering::SeqCst) {
+                ledger::quota::follow(now);
+            }
+            INSIDE.store(false, Ordering::SeqCst);
             company_at = now + if is_busy || until != u64::MAX { BUSY } else { IDLE };
         }
         let until = until.min(company_at);

@@ -80,6 +80,35 @@ pub fn inside(
     command
 }
 
+/// A command like that of [`inside`], for a program and its arguments, with files in /etc/ration, and the directory that they
+/// are in as it is seen from outside. `None`: this machine lets nobody mount anything.
+pub fn with_files(
+    machine: &Machine,
+    regions: &Regions,
+    files: &[(&str, &str)],
+    program: &Path,
+    arguments: &[&str],
+) -> Option<(Command, PathBuf)> {
+    let enter = ["--map-root-user", "--mount"];
+    let possible = Command::new("unshare").args(enter).args(["mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        println!("this machine lets nobody mount anything: not looked at /etc/ration");
+        return None;
+    }
+    let etc = regions.0.join("etc");
+    // A copy of /etc takes its place, for the program alone. Some of it may not be for us to read.
+    let _ = Command::new("cp").arg("-a").arg("/etc").arg(&etc).output();
+    let dir = etc.join("ration");
+    std::fs::create_dir_all(&dir).expect("a copy can be added to");
+    for (name, text) in files {
+        std::fs::write(dir.join(name), text).expect("a copy can be written to");
+    }
+    let script = format!("mount --bind '{}' /etc && exec \"$0\" \"$@\"", etc.display());
+    let mut command = inside(machine, regions, "tests/of-the-environment", &[], Path::new("/usr/bin/unshare"));
+    command.args(enter).args(["sh", "-c", &script]).arg(program).args(arguments);
+    Some((command, dir))
+}
+
 /// How much of the first GPU's time is work from now on, for so long, in per cent.
 pub fn busy_share(world: &World, window: Duration) -> f64 {
     let before = world.record();

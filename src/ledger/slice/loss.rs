@@ -6,10 +6,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use ration_policy::{Share, turns};
 use ration_region::{Compute, Gpu, Member, Region};
 
-use super::{Slice, lent};
+use super::{Asked, Slice, lent};
 use crate::{ledger, log};
 
 /// Where this process is counted.
@@ -44,24 +43,26 @@ impl Drop for Seat {
     }
 }
 
-/// What the settings say about GPU time.
-pub struct Time {
-    pub limit: Option<Share>,
-    pub request: Option<Share>,
-    pub urgency: turns::Priority,
-}
-
-impl Time {
-    /// Says so in a region, where nobody has yet.
-    pub fn begin(&self, compute: &Compute<'_>) {
-        if let Some(limit) = self.limit {
+impl Slice {
+    /// Says in a region what the settings say about GPU time, where nobody has yet.
+    pub(super) fn begin_time(&self, compute: &Compute<'_>) {
+        let asked = self.time.with(|asked| *asked);
+        if let Some(limit) = asked.limit {
             compute.begin_with_limit(limit);
         }
-        compute.begin_with_request(self.request, self.urgency);
+        compute.begin_with_request(asked.request, asked.urgency);
     }
-}
 
-impl Slice {
+    /// The settings say something else from now on.
+    pub(in crate::ledger) fn set_time(&self, before: &Asked, after: &Asked) {
+        self.time.with(|asked| {
+            // What the environment says stays.
+            asked.limit = if before.limit == after.limit { asked.limit } else { after.limit };
+            asked.request = if before.request == after.request { asked.request } else { after.request };
+            asked.urgency = if before.urgency == after.urgency { asked.urgency } else { after.urgency };
+        });
+    }
+
     /// Where this process is counted.
     #[inline]
     pub(super) fn member(&self) -> &Member {
@@ -119,13 +120,15 @@ impl Slice {
         }
         let gpu = Gpu { uuid: self.uuid, total: self.total };
         // There it is alone, so any name will do.
-        let Ok(member) = Region::private(&gpu).join("alone", Some(self.asked)) else { return false };
+        let Ok(member) = Region::private(&gpu).join("alone", Some(self.asked.load(Ordering::Acquire))) else {
+            return false;
+        };
         let unused = self.settling.with(|()| {
             if !self.member().is_lost() {
                 // Another thread was faster.
                 return Some(member);
             }
-            self.time.begin(&member.compute());
+            self.begin_time(&member.compute());
             let beside = self.beside.load(Ordering::Acquire);
             let counted = self.counted.load(Ordering::Acquire) as i64;
             let in_figure = counted.saturating_add(self.uncounted.load(Ordering::Acquire));
