@@ -186,13 +186,13 @@ fn containers_get_the_shares_that_they_asked_for_and_one_goes_first() {
         let containers = results["containers"].as_array().expect("a list");
         let share = |index: usize, phase: &str| number(&containers[index][phase]["share"]);
         let record = world.record();
-        let used: Vec<f64> = record
-            .processes
-            .iter()
-            .filter(|process| !process.observer)
-            .map(|process| process.gpus[&0].busy_ns as f64)
-            .collect();
-        let [.., trainer, notebook, inference] = used[..] else { panic!("{used:?}") };
+        // Those of the last round: who was started first has the lowest number, and need not have come first.
+        let mut used: Vec<_> = record.processes.iter().filter(|process| !process.observer).collect();
+        used.sort_by_key(|process| process.started_ns);
+        let mut last = used.split_off(used.len() - 3);
+        last.sort_by_key(|process| process.pid);
+        let busy: Vec<f64> = last.iter().map(|process| process.gpus[&0].busy_ns as f64).collect();
+        let [trainer, notebook, inference] = busy[..] else { panic!("{busy:?}") };
         let by_record = [trainer, notebook, inference].map(|ns| ns / (trainer + notebook + inference));
         let all: f64 = (0..3).map(|index| share(index, "with")).sum();
         for (index, by_record) in by_record.into_iter().enumerate() {
