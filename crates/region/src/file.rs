@@ -79,6 +79,8 @@ pub fn open(dir: &Path, gpu: &Gpu) -> Result<Mapping, OpenError> {
         match place.open(0) {
             Ok(file) => return map(&place, &file, gpu),
             Err(libc::ENOENT) => make(dir, &place, gpu)?,
+            // Somebody has it for itself, to see whether it may be removed. That takes a moment.
+            Err(libc::EAGAIN) => crate::sys::sleep(std::time::Duration::from_millis(30)),
             Err(error) => return Err(place.error("open", error)),
         }
     }
