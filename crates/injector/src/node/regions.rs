@@ -1,0 +1,310 @@
+//! The regions on the node, seen from outside: whether the library can join each, who is in it, and what they have used.
+//!
+//! Everybody may write to a region and to the directory that it is in. Nothing that is found there is believed, followed or
+//! waited for; how much of it is looked at is bounded.
+
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ration_region::{ContainerView, Gpu, MAJOR, MINOR, OpenError, Region};
+use serde::Serialize;
+
+use super::disk;
+use super::uses::{Use, lease, open_plain};
+
+/// Of the directory: everybody may make a region in it, and nobody remove another's.
+pub const DIRECTORY_MODE: u32 = 0o1777;
+/// Of a region, for the same reason.
+const FILE_MODE: u32 = 0o666;
+const MAGIC: &[u8; 8] = b"rationRG";
+/// So many GPUs no machine has, MIG devices included.
+const MOST_REGIONS: usize = 256;
+/// So many names in the directory are looked at.
+const MOST_NAMES: usize = 4096;
+
+/// A process in a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessReport {
+    /// Its number, as it sees itself.
+    pub pid: u32,
+    /// Its number as the driver sees it, which is the host's.
+    pub host_pid: Option<u32>,
+    /// The bytes that it holds.
+    pub memory_held: u64,
+    /// Whether it lives.
+    pub alive: bool,
+}
+
+/// A container in a region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ContainerReport {
+    /// Its name: `namespace/pod/container` where the injector gave it.
+    pub name: String,
+    /// The bytes that it may hold, if there is a limit.
+    pub memory_limit: Option<u64>,
+    /// The bytes that it holds.
+    pub memory_used: u64,
+    /// How often it was refused memory.
+    pub memory_refused: u64,
+    /// The part of the GPU's time that it may have, in millionths.
+    pub compute_limit_ppm: u32,
+    /// The part that it is to have at least, in millionths.
+    pub compute_request_ppm: Option<u32>,
+    /// How urgent its work is.
+    pub priority: String,
+    /// How long the GPU has worked for it, in nanoseconds.
+    pub gpu_time_ns: u64,
+    /// How long its launches were held up.
+    pub throttled_ns: u64,
+    /// How long it has waited for turns.
+    pub waited_ns: u64,
+    /// Turns that it has had.
+    pub turns: u64,
+    /// Turns that were cut short for another.
+    pub preempted: u64,
+    /// Kernels that it has launched.
+    pub kernels: u64,
+    /// Graphs that it has launched.
+    pub graphs: u64,
+    /// Its processes, the dead that nobody has buried included.
+    pub processes: Vec<ProcessReport>,
+}
+
+impl ContainerReport {
+    fn of(view: &ContainerView<'_>) -> ContainerReport {
+        let compute = view.compute();
+        ContainerReport {
+            name: view.name.to_string(),
+            memory_limit: view.cap,
+            memory_used: view.used(),
+            memory_refused: view.refused,
+            compute_limit_ppm: compute.limit.ppm(),
+            compute_request_ppm: compute.request.map(|share| share.ppm()),
+            priority: format!("{:?}", compute.priority).to_lowercase(),
+            gpu_time_ns: compute.gpu_time,
+            throttled_ns: compute.throttled,
+            waited_ns: compute.waited,
+            turns: compute.turns,
+            preempted: compute.preempted,
+            kernels: compute.kernels,
+            graphs: compute.graphs,
+            processes: view
+                .members()
+                .map(|it| ProcessReport { pid: it.pid, host_pid: it.driver_pid, memory_held: it.held, alive: it.alive })
+                .collect(),
+        }
+    }
+
+    /// How many of its processes live.
+    pub fn alive(&self) -> usize {
+        self.processes.iter().filter(|it| it.alive).count()
+    }
+}
+
+/// A region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RegionReport {
+    /// The file's name.
+    pub file: String,
+    /// The GPU's UUID, as its name has it.
+    pub gpu: String,
+    /// The version of the file, major and minor, if it begins as a region.
+    pub version: Option<String>,
+    /// Whether the library of this release can join it.
+    pub joinable: bool,
+    /// If it cannot: why, and what to do. If it can: what is odd about it.
+    pub problem: Option<String>,
+    /// Whether somebody uses it; where that cannot be told, nothing.
+    pub in_use: Option<bool>,
+    /// The GPU's memory in bytes.
+    pub memory_total: Option<u64>,
+    /// Who is in it.
+    pub containers: Vec<ContainerReport>,
+}
+
+/// What is in the directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Survey {
+    /// The regions.
+    pub regions: Vec<RegionReport>,
+    /// Names of regions that somebody has begun and not finished.
+    pub drafts: Vec<String>,
+    /// Names of other things.
+    pub strangers: Vec<String>,
+    /// Whether there is more than was looked at.
+    pub more: bool,
+}
+
+/// Regions are looked at by one thread at a time: whether anybody else uses a file could not be told otherwise.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The GPU's UUID in the name of a region's file.
+pub fn uuid_in(name: &str) -> Option<[u8; 16]> {
+    let text = name.strip_prefix("gpu-")?.strip_suffix(".region")?;
+    let dashes = [8, 13, 18, 23];
+    let is_dashed = text.len() == 36 && dashes.iter().all(|&at| text.as_bytes()[at] == b'-');
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    if !is_dashed || digits.len() != 32 || !digits.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+}
+
+/// Whether a name is that of a region that somebody has begun.
+pub fn is_draft(name: &str) -> bool {
+    let rest = name.strip_prefix(".gpu-").unwrap_or_default();
+    rest.split_once('.').is_some_and(|(uuid, _)| uuid_in(&format!("gpu-{uuid}.region")).is_some())
+}
+
+/// What a region's file begins with.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    version: (u16, u16),
+    total: u64,
+}
+
+fn begin(file: &mut std::fs::File) -> Option<Begin> {
+    let mut bytes = [0; 64];
+    file.read_exact(&mut bytes).ok()?;
+    let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let total = bytes[56..64].try_into().map(u64::from_le_bytes).ok()?;
+    bytes.starts_with(MAGIC).then(|| Begin { version: (half(8), half(10)), total })
+}
+
+/// A region that was opened, and what is told of it.
+pub struct Opened {
+    /// What is told.
+    pub report: RegionReport,
+    /// The region, if the library can join it.
+    pub region: Option<Region>,
+}
+
+/// Looks at one region. To be called by one thread at a time: see [`alone`].
+pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
+    let mut report = RegionReport {
+        file: name.to_owned(),
+        gpu: name["gpu-".len()..name.len() - ".region".len()].to_owned(),
+        version: None,
+        joinable: false,
+        problem: None,
+        in_use: None,
+        memory_total: None,
+        containers: Vec::new(),
+    };
+    let path = dir.join(name);
+    let mut file = match open_plain(&path) {
+        Ok(file) => file,
+        Err(error) => {
+            let advice = "as long as it is there, no process can join the GPU's region";
+            report.problem = Some(format!("cannot look at {}: {error}; {advice}", path.display()));
+            return Opened { report, region: None };
+        }
+    };
+    let length = |file: &std::fs::File| file.metadata().map_or(0, |it| it.len());
+    let (begin, long) = (begin(&mut file), length(&file));
+    report.version = begin.map(|it| format!("{}.{}", it.version.0, it.version.1));
+    let opened = match begin {
+        // One that is not there any more would be made again by opening it.
+        Some(Begin { version, total }) if version.0 == MAJOR && disk::is_at(&file, &path) => {
+            Region::open(dir, &Gpu { uuid, total })
+        }
+        Some(Begin { version, .. }) if version.0 != MAJOR => Err(OpenError::Version { path, theirs: version }),
+        Some(_) => Err(OpenError::NotARegion { path, why: "it was replaced while it was looked at" }),
+        None => Err(OpenError::NotARegion { path, why: "it does not begin as one" }),
+    };
+    match opened {
+        Ok(region) => {
+            report.joinable = true;
+            report.memory_total = Some(region.total());
+            let containers = region.containers().filter(|it| it.members().next().is_some());
+            report.containers = containers.map(|it| ContainerReport::of(&it)).collect();
+            report.in_use = Some(report.containers.iter().any(|it| it.alive() > 0));
+            report.problem = oddity(&file, begin.map(|it| it.version.1));
+            if length(&file) < long {
+                // What was read of it then are zeros: see [`super::bus`].
+                report.problem =
+                    Some("somebody cut it short while it was looked at: who is in it cannot be told".to_owned());
+                (report.joinable, report.in_use) = (false, None);
+                return Opened { report, region: None };
+            }
+            Opened { report, region: Some(region) }
+        }
+        Err(problem) => {
+            report.problem = Some(problem.to_string());
+            // Nobody can join it, so nobody is disturbed by the question.
+            report.in_use = match lease(file) {
+                Use::Nobody(_) => Some(false),
+                Use::Somebody => Some(true),
+                Use::Unknown(_) => None,
+            };
+            Opened { report, region: None }
+        }
+    }
+}
+
+/// What is odd about a region that the library can join.
+fn oddity(file: &std::fs::File, minor: Option<u16>) -> Option<String> {
+    let about = file.metadata().ok()?;
+    let mode = about.mode() & 0o777;
+    if mode & FILE_MODE != FILE_MODE {
+        return Some(format!("its mode is {mode:04o}, so not every user can join it; it should be {FILE_MODE:04o}"));
+    }
+    minor.filter(|theirs| *theirs > MINOR).map(|theirs| {
+        format!(
+            "a newer library (version {MAJOR}.{theirs}) has been in it; this release's ({MAJOR}.{MINOR}) can join, and leaves \
+             alone what it does not know"
+        )
+    })
+}
+
+/// Looks at all regions.
+pub fn survey(dir: &Path) -> Result<Survey, String> {
+    let _alone = alone();
+    let (names, mut more) = disk::names_in(dir, MOST_NAMES)?;
+    let mut survey = Survey::default();
+    for name in names {
+        if let Some(uuid) = uuid_in(&name) {
+            if survey.regions.len() == MOST_REGIONS {
+                more = true;
+            } else {
+                survey.regions.push(look(dir, &name, uuid).report);
+            }
+        } else if is_draft(&name) {
+            survey.drafts.push(name);
+        } else {
+            survey.strangers.push(name);
+        }
+    }
+    survey.more = more;
+    Ok(survey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_regions_are_told_from_others() {
+        let uuid = uuid_in("gpu-01234567-89ab-cdef-2073-6f6d65677075.region").expect("a region's name");
+        assert_eq!(&uuid, b"\x01\x23\x45\x67\x89\xab\xcd\xef somegpu");
+        for other in [
+            "gpu-.region",
+            "gpu-01234567-89ab-cdef-2073-6f6d65677075",
+            "gpu-01234567-89AB-cdef-2073-6f6d65677075.region",
+            "gpu-0123456789abcdef-2073-6f6d65677075----.region",
+            "gpu-é1234567-89ab-cdef-2073-6f6d6567707.region",
+            "other",
+        ] {
+            assert_eq!(uuid_in(other), None, "{other}");
+        }
+        assert!(is_draft(".gpu-01234567-89ab-cdef-2073-6f6d65677075.12.0.abc.def.7ff"));
+        assert!(!is_draft(".gpu-01234567-89ab-cdef-2073-6f6d65677075"));
+        assert!(!is_draft(".gpu-other.1"));
+        assert!(!is_draft("gpu-01234567-89ab-cdef-2073-6f6d65677075.region"));
+    }
+}
