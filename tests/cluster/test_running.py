@@ -168,7 +168,7 @@ def late_for(work):
         while not over.is_set():
             slept = time.monotonic()
             time.sleep(0.001)
-            late += max(0.0, time.monotonic() - slept - 0.0015)
+            late += max(0.0, time.monotonic() - slept - 0.0012)
 
     watcher = threading.Thread(target=watch)
     begun = time.monotonic()

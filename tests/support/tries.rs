@@ -14,8 +14,8 @@ const COUNTED: usize = 3;
 const ALTOGETHER: usize = 10;
 /// A machine keeps up if a thread that sleeps for a millisecond at a time is late for less than this part of the time.
 const LATE: f64 = 0.02;
-/// A thread is woken some tenths of a millisecond late on any machine.
-const USUAL: Duration = Duration::from_micros(500);
+/// A thread is woken a tenth of a millisecond late, or less, on a machine that has nothing else to do.
+const USUAL: Duration = Duration::from_micros(200);
 /// What disturbs the machine gets so long to be over.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -74,7 +74,11 @@ pub fn until_good<T>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T) -> boo
             if counted > 0 {
                 return Some(last);
             }
-            eprintln!("NOT JUDGED: this machine had no time for what is measured here, in none of {number} tries");
+            // A test that passes is silent; what is reported is seen all the same.
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            let text =
+                format!("NOT JUDGED: {test}. This machine had no time for what it measures, in none of {number} tries");
+            super::report(&format!("not-judged-{test}-{}", std::process::id()), &text);
             return None;
         }
     }
