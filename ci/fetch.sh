@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What only packaging and the tests want, and how it is fetched: sourced by ci/setup, never run.
+# How things are fetched, and what only packaging and the tests want: sourced by ci/setup and ci/cluster, never run.
 #
 # need_zig ends the set-up when zig cannot be had; get_roots and get_drivers go on without what cannot be had, and say so.
 # Of the others each is true when it has fetched its thing; when not, $fetch_why holds the reason as the end of a sentence.
@@ -14,6 +14,32 @@ DRIVER_LIBRARIES=(libcuda.so.1 libnvidia-ml.so.1)
 fetch_why=
 
 # ------------------------------------------------------------------------------------------------------- from pip
+
+# find_python VERSION: the first python3 that is at least that.
+find_python() {
+    local python
+    for python in python3 python3.14 python3.13 python3.12 python3.11; do
+        if have "$python" && "$python" -c "import sys; sys.exit(sys.version_info[:2] < (${1/./,}))" 2>/dev/null; then
+            printf '%s\n' "$python"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# make_venv PYTHON DIR: a virtual environment of that Python, with pip in it. Debian ships Python without the parts that make one.
+make_venv() {
+    local python=$1 dir=$2
+    rm -rf "$dir"
+    "$python" -m venv "$dir" >"$CACHE/pip.log" 2>&1 && return 0
+    rm -rf "$dir"
+    if "$python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m venv --without-pip "$dir" >>"$CACHE/pip.log" 2>&1 &&
+            "$python" -m pip --python "$dir/bin/python" install --quiet pip >>"$CACHE/pip.log" 2>&1 && return 0
+        rm -rf "$dir"
+    fi
+    return 1
+}
 
 # unpack_wheel WHEEL TREE: its files into .cache/TREE, by whichever pip there is.
 unpack_wheel() {
@@ -47,6 +73,33 @@ need_zig() {
 }
 
 # ------------------------------------------------------------------------------------------------------- from apt
+
+# apt_update: fetches apt's lists, once. A stale list may still do; the install will tell.
+apt_updated=
+apt_update() {
+    if [[ -n $apt_updated ]]; then return 0; fi
+    apt-get update -qq >"$CACHE/apt.log" 2>&1 || true
+    apt_updated=yes
+}
+
+# apt_install PACKAGE...: true when they are installed. When not, $apt_why holds the reason as the end of a sentence.
+apt_why=
+apt_install() {
+    if ! have apt-get; then
+        apt_why="there is no apt-get on this machine"
+        return 1
+    fi
+    if [[ $(id -u) != 0 ]]; then
+        apt_why="only root may run apt-get, and this is $(id -un 2>/dev/null || id -u)"
+        return 1
+    fi
+    say "apt-get install $*"
+    apt_update
+    if ! DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$CACHE/apt.log" 2>&1; then
+        apt_why="apt-get failed: $(grep -E '^(E|W):' "$CACHE/apt.log" | tail -n 1 || true) (all of it is in .cache/apt.log)"
+        return 1
+    fi
+}
 
 # this_release: this machine's distribution and the name of its release, such as "debian bookworm"
 this_release() {
@@ -87,38 +140,67 @@ find_archive() {
     fi
 }
 
-# debs_from_apt DIR DISTRIBUTION SUITE COMPONENT PACKAGE...: unpacks packages of that suite into DIR/all, signature and all,
-# from the archive that this machine has its own packages from. apt works in DIR, so that the machine's lists know nothing of
-# the suite; nothing is installed, and none of it takes root.
-debs_from_apt() {
-    local work=$1/apt all=$1/all distribution=$2 suite=$3 component=$4 archive keys apt deb log=$CACHE/fetch.log
-    shift 4
+# apt_beside DIR TYPE DISTRIBUTION SUITE COMPONENT: $apt becomes an apt-get that works in DIR and knows that suite alone, as
+# packages (TYPE deb) or sources (deb-src), from the archive that this machine has its own packages from. The machine's own lists
+# know nothing of it; nothing is installed, and none of it takes root.
+apt=()
+apt_beside() {
+    local work=$1 archive keys
     if ! have apt-get || ! have dpkg-deb; then
         fetch_why="there is no apt-get on this machine"
         return 1
     fi
-    find_archive "$distribution" || return 1
-    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial" "$all"
+    find_archive "$3" || return 1
+    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
     : >"$work/status"
     # A machine may trust its distribution's keys for its own sources alone, so they are named.
-    keys=/usr/share/keyrings/$distribution-archive-keyring.gpg
+    keys=/usr/share/keyrings/$3-archive-keyring.gpg
     if [[ -e $keys ]]; then keys="[signed-by=$keys]"; else keys=; fi
-    echo "deb $keys $archive $suite $component" >"$work/sources.list"
+    echo "$2 $keys $archive $4 $5" >"$work/sources.list"
     apt=(apt-get -qq -o "Dir::State=$work/state" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache"
         -o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=/dev/null" -o "APT::Sandbox::User=root"
         -o "APT::Architecture=amd64" -o "Acquire::Languages=none"
         -o "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false" -o "Acquire::Retries=1"
         -o "Acquire::http::Timeout=20" -o "APT::Update::Error-Mode=any")
-    if ! (cd "$work" && "${apt[@]}" update && "${apt[@]}" download "$@") >"$log" 2>&1; then
+}
+
+# apt_gets DIR ARGUMENT...: has it do that, in DIR, with lists of this moment.
+apt_gets() {
+    local work=$1 log=$CACHE/fetch.log
+    shift
+    if ! (cd "$work" && "${apt[@]}" update && "${apt[@]}" "$@") >"$log" 2>&1; then
         fetch_why="apt-get failed: $(grep -m 1 '^E:' "$log" || grep -m 1 '^W:' "$log" || tail -n 1 "$log")"
         return 1
     fi
+}
+
+# debs_from_apt DIR DISTRIBUTION SUITE COMPONENT PACKAGE...: unpacks packages of that suite into DIR/all, signature and all.
+debs_from_apt() {
+    local work=$1/apt all=$1/all deb log=$CACHE/fetch.log
+    mkdir -p "$all"
+    apt_beside "$work" deb "$2" "$3" "$4" || return 1
+    shift 4
+    apt_gets "$work" download "$@" || return 1
     for deb in "$work"/*.deb; do
         if ! dpkg-deb --extract "$deb" "$all" 2>"$log"; then
             fetch_why="$(basename "$deb") cannot be unpacked: $(tail -n 1 "$log")"
             return 1
         fi
     done
+}
+
+# source_from_apt DIR DISTRIBUTION SUITE COMPONENT PACKAGE: a source package, unpacked into DIR.
+source_from_apt() {
+    local into=$1 work=$1.apt log=$CACHE/fetch.log
+    apt_beside "$work" deb-src "$2" "$3" "$4" || return 1
+    say "apt-get source $5 ($3)"
+    apt_gets "$work" source --download-only "$5" || return 1
+    # apt has checked the files against the signed lists; the maintainer's own key is not on every machine.
+    if ! dpkg-source --no-check -x "$work"/*.dsc "$into" >"$log" 2>&1; then
+        fetch_why="its source cannot be unpacked: $(tail -n 1 "$log")"
+        return 1
+    fi
+    rm -rf "$work"
 }
 
 # ------------------------------------------------------------------------------------ the roots and the drivers

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What the cluster tests stand on, and how it is had: sourced by ci/cluster, never run.
+# What the cluster tests stand on, and how it is had: sourced by ci/cluster, after ci/fetch.sh, never run.
+# shellcheck disable=SC2154 # apt_why is that one's
 #
 # Each need_* function is true when its part is there. When it cannot be had, it is noted by lack(), with the reason, and
 # the others go on, so that one run names everything that is missing.
@@ -16,54 +17,6 @@ CLUSTER_PYTHON=$CACHE/cluster/py/bin/python
 lacking=()
 # lack WHAT WHY WHAT-TO-DO
 lack() { lacking+=("$1: $2. $3"); }
-
-# ---------------------------------------------------------------------------------------------------- apt and Python
-
-apt_updated=
-apt_update() {
-    if [[ -n $apt_updated ]]; then return 0; fi
-    apt-get update -qq >"$CACHE/apt.log" 2>&1 || true # a stale list may still do; the install will tell
-    apt_updated=yes
-}
-
-# apt_install PACKAGE...: true when they are installed. When not, $apt_why holds the reason as the end of a sentence.
-apt_why=
-apt_install() {
-    if ! have apt-get; then
-        apt_why="there is no apt-get on this machine"
-        return 1
-    fi
-    if [[ $(id -u) != 0 ]]; then
-        apt_why="only root may run apt-get, and this is $(id -un 2>/dev/null || id -u)"
-        return 1
-    fi
-    say "apt-get install $*"
-    apt_update
-    if ! DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$CACHE/apt.log" 2>&1; then
-        apt_why="apt-get failed: $(grep -E '^(E|W):' "$CACHE/apt.log" | tail -n 1 || true) (all of it is in .cache/apt.log)"
-        return 1
-    fi
-}
-
-# find_python VERSION: the first python3 that is at least that.
-find_python() {
-    local python
-    for python in python3 python3.14 python3.13 python3.12 python3.11; do
-        if have "$python" && "$python" -c "import sys; sys.exit(sys.version_info[:2] < (${1/./,}))" 2>/dev/null; then
-            printf '%s\n' "$python"
-            return 0
-        fi
-    done
-    return 1
-}
-
-# make_venv DIR: a virtual environment of $python, with pip in it.
-make_venv() {
-    rm -rf "$1"
-    "$python" -m venv "$1" >"$CACHE/pip.log" 2>&1 && return 0
-    rm -rf "$1"
-    return 1
-}
 
 # program NAME PACKAGE WHY: a program that Debian packages under that name.
 program() {
@@ -100,32 +53,6 @@ need_api_server() {
     say "kube-apiserver $("$API_SERVER" --version | cut -d ' ' -f 2) was built in $((SECONDS - begun)) s"
 }
 REFLECT2=/usr/share/gocode/src/github.com/modern-go/reflect2
-
-# source_from_apt DIR DISTRIBUTION SUITE COMPONENT PACKAGE: a source package, unpacked into DIR, from the archive that this
-# machine has its own packages from. apt works beside it, so that the machine's own lists know nothing of sources.
-source_from_apt() {
-    local into=$1 work=$1.apt distribution=$2 suite=$3 component=$4 package=$5 archive='' keys apt log=$CACHE/fetch.log
-    find_archive "$distribution" || return 1
-    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
-    : >"$work/status"
-    keys=/usr/share/keyrings/$distribution-archive-keyring.gpg
-    if [[ -e $keys ]]; then keys="[signed-by=$keys]"; else keys=; fi
-    echo "deb-src $keys $archive $suite $component" >"$work/sources.list"
-    apt=(apt-get -qq -o "Dir::State=$work/state" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache"
-        -o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=/dev/null" -o "APT::Sandbox::User=root"
-        -o "Acquire::Languages=none" -o "Acquire::Retries=2" -o "Acquire::http::Timeout=30" -o "APT::Update::Error-Mode=any")
-    say "apt-get source $package ($suite)"
-    if ! (cd "$work" && "${apt[@]}" update && "${apt[@]}" source --download-only "$package") >"$log" 2>&1; then
-        fetch_why="apt-get failed: $(grep -m 1 '^E:' "$log" || grep -m 1 '^W:' "$log" || tail -n 1 "$log")"
-        return 1
-    fi
-    # apt has checked the files against the signed lists; the maintainer's own key is not on every machine.
-    if ! dpkg-source --no-check -x "$work"/*.dsc "$into" >"$log" 2>&1; then
-        fetch_why="its source cannot be unpacked: $(tail -n 1 "$log")"
-        return 1
-    fi
-    rm -rf "$work"
-}
 
 # build_api_server WORK LOG: from WORK/source to WORK/kube-apiserver, at low priority, with a line of progress now and then.
 build_api_server() {
@@ -185,7 +112,7 @@ need_validate() {
         { lack "Python 3.9 or later" "$apt_why" "apt-get install python3 python3-venv"; return 1; }
     say "pip: ${VALIDATE_WHEELS[*]} into .cache/cluster/py"
     mkdir -p "$CACHE/cluster"
-    make_venv "$venv" || { apt_install python3-venv && make_venv "$venv"; } ||
+    make_venv "$python" "$venv" || { apt_install python3-venv && make_venv "$python" "$venv"; } ||
         { lack "Python's venv" "${apt_why:-$(tail -n 1 "$CACHE/pip.log")}" "apt-get install python3-venv"; return 1; }
     if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "${VALIDATE_WHEELS[@]}" \
         >"$CACHE/pip.log" 2>&1; then

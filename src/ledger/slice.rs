@@ -1,5 +1,6 @@
 //! This process's place in its container's slice of one GPU.
 
+mod device;
 mod loss;
 
 use std::collections::BTreeMap;
@@ -11,13 +12,16 @@ use ration_region::{Compute, Gpu, Member, ProcessView, Region};
 
 use super::heap::Heaps;
 use super::quota::Asked;
-use super::{Changing, lent, marks, native, pools, rescue, shared, truth};
-use crate::abi::cuda::{self, CUcontext, CUdevice, CUuuid};
+use super::{Changing, lent, marks, pools, rescue, shared, truth};
+use crate::abi::cuda::{self, CUcontext, CUdevice};
 use crate::driver::calls;
 use crate::pace::Pace;
 use crate::thread::Guarded;
 use crate::{log, sys};
+use device::{attribute, sm, threads, uuid, within_the_drivers};
 use loss::Seat;
+
+pub use device::gpus;
 
 /// What the driver hands out memory in.
 pub const BLOCK: u64 = 2 << 20;
@@ -439,53 +443,6 @@ impl Slice {
             return;
         }
     }
-}
-
-fn attribute(device: CUdevice, attribute: cuda::CUdevice_attribute) -> u32 {
-    let mut value = 0;
-    // SAFETY: a place to write to.
-    unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-    u32::try_from(value).unwrap_or(0)
-}
-
-/// How many threads a device can hold at a time.
-fn threads(device: CUdevice) -> u64 {
-    let each = attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-    u64::from(attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)) * u64::from(each)
-}
-
-/// The version of a device's instructions.
-fn sm(device: CUdevice) -> u32 {
-    let major = attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-    10 * major + attribute(device, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-}
-
-/// So many bytes, or less where the driver holds the container to a limit of its own.
-fn within_the_drivers(device: CUdevice, uuid: &[u8; 16], bytes: u64) -> u64 {
-    let native = truth::handle_of(device, uuid).and_then(native::cap);
-    let cap = native.map_or(bytes, |native| native.min(bytes));
-    if cap < bytes {
-        log::info!("GPU {device}: the driver's own limit of {cap} bytes is less than the {bytes} that were set");
-    }
-    cap
-}
-
-fn uuid(device: CUdevice) -> Option<[u8; 16]> {
-    let mut uuid = CUuuid::default();
-    // SAFETY: a place to write to.
-    let told = unsafe {
-        let told = calls::cuDeviceGetUuid_v2(&raw mut uuid, device);
-        if told == cuda::CUDA_SUCCESS { told } else { calls::cuDeviceGetUuid(&raw mut uuid, device) }
-    };
-    (told == cuda::CUDA_SUCCESS).then(|| uuid.bytes.map(|byte| byte as u8))
-}
-
-/// The GPUs that the process sees, in the order in which it counts them.
-pub fn gpus() -> Vec<[u8; 16]> {
-    let mut count = 0;
-    // SAFETY: a place to write to.
-    unsafe { calls::cuDeviceGetCount(&raw mut count) };
-    (0..count).map_while(uuid).collect()
 }
 
 /// What the container is called.

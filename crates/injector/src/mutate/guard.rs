@@ -1,24 +1,20 @@
 //! What speaks against putting the library into a pod: something in its way, or a way round it.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec, Volume};
+use ration_contract::table::{ALIASES, Alias, SETTINGS};
 
 use super::{LIBRARY_DIR, LIBRARY_VOLUME, PRELOAD_FILE, QUOTA_DIR, QUOTA_VOLUME, REGION_DIR, REGION_VOLUME, parts};
 use crate::ask::{self, Findings, Reason, Slice, quoted};
 use crate::config::{Config, Delivery, Policy, Preload, Rules};
 
-/// Variables that the quota file counts before.
-const OVERRULED: [&str; 10] = [
-    "RATION_MEMORY",
-    "RATION_COMPUTE",
-    "RATION_COMPUTE_REQUEST",
-    "RATION_COMPUTE_LIMIT",
-    "RATION_PRIORITY",
-    "RATION_NAME",
-    "RATION_DIR",
-    "RATION_STRICT",
-    "CUDA_DEVICE_MEMORY_LIMIT",
-    "CUDA_DEVICE_SM_LIMIT",
-];
+/// Whether the quota file counts before a variable: one of the settings, or an alias, which may be for one GPU (`…_0`).
+fn is_overruled(variable: &str) -> bool {
+    let is_alias = |alias: &&Alias| {
+        let rest = variable.strip_prefix(alias.name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    SETTINGS.iter().any(|setting| setting.name == variable) || ALIASES.iter().any(is_alias)
+}
 
 /// Whether a volume's name is one that the injector gives.
 pub(crate) fn is_reserved(volume: &str) -> bool {
@@ -234,7 +230,7 @@ pub(crate) fn check_env(env: &[EnvVar], container: &str, preload: Preload, findi
 
 fn tell_of_overruled(container: &Container, findings: &mut Findings) {
     let env = container.env.iter().flatten();
-    let ours = |one: &&EnvVar| OVERRULED.contains(&one.name.as_str());
+    let ours = |one: &&EnvVar| is_overruled(&one.name);
     if let Some(found) = env.into_iter().find(ours) {
         findings.warn(format!(
             "container {}: {} in env does not count where the quota file says something else; ask with annotations, such as {}memory",
@@ -248,6 +244,16 @@ fn tell_of_overruled(container: &Container, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_setting_in_the_environment_is_overruled_and_nothing_else_is() {
+        for name in ["RATION_MEMORY", "RATION_DIR", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT_3"] {
+            assert!(is_overruled(name), "{name}");
+        }
+        for name in ["RATION_LOG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMITS", "PATH"] {
+            assert!(!is_overruled(name), "{name}");
+        }
+    }
 
     #[test]
     fn paths_are_taken_as_the_runtime_takes_them() {
