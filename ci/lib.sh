@@ -16,7 +16,10 @@ DEV=$TARGET/debug
 SIM=$TARGET/sim
 LOCKED=()
 # shellcheck disable=SC2034 # used by the scripts that source this
-if [[ ${CI:-} == true ]]; then LOCKED=(--locked); fi
+if [[ ${CI:-} == true ]]; then
+    LOCKED=(--locked)
+    export CARGO_INCREMENTAL=0 # what the next build could take up again is most of the disk, and here there is no next one
+fi
 export ROOT CACHE TARGET DEV SIM
 export PATH=$CACHE/bin:$PATH
 
@@ -59,3 +62,13 @@ usage_error() {
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# room GIB WHAT: ends the script unless the checkout's disk has so much left. A disk that fills up on the way fails in a
+# hundred places, none of which says so.
+room() {
+    local free
+    free=$(df --output=avail -k "$ROOT" | tail -n 1)
+    ((free >= $1 * 1024 * 1024)) ||
+        die "$2 needs about $1 GiB of disk; where this checkout is, $((free / 1024)) MiB are free. Make room, or put the" \
+            "checkout on another disk."
+}
