@@ -139,6 +139,13 @@ class Client:
     def patch_pod(self, namespace, name, patch):
         return self.call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}", patch, "application/merge-patch+json")
 
+    def debug_pod(self, namespace, name, *containers):
+        """Adds ephemeral containers, as `kubectl debug` did it before 1.23."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/ephemeralcontainers"
+        there = self.get(path)
+        there["ephemeralContainers"] = [*there.get("ephemeralContainers", []), *containers]
+        return self.call("PUT", path, there)
+
     def delete_pod(self, namespace, name):
         return self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
 
@@ -206,6 +213,7 @@ class Cluster:
             + ["--api-audiences", "https://kubernetes.default.svc", "--token-auth-file", here / "tokens.csv"]
             + ["--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--allow-privileged"]
             + ["--audit-policy-file", here / "audit.yaml", "--audit-log-path", self.audit, "--audit-log-mode", "blocking"]
+            + ["--feature-gates", "EphemeralContainers=true"]
             + ["--max-requests-inflight", "2000", "--max-mutating-requests-inflight", "1000"],
             here,
         )

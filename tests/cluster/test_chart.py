@@ -117,6 +117,7 @@ def installs(bench):
             ("get", *hooks, "ration-webhook", ""),
             ("patch", *hooks, "ration-webhook", ""),
             ("watch", "", "namespaces", "", ""),
+            ("get", "", "pods", "x", "on"),  # before 1.23 only
             ("get", "", "secrets", "ration-webhook-tls"),
             ("update", "", "secrets", "ration-webhook-tls"),
         ]
@@ -127,7 +128,6 @@ def installs(bench):
             ("get", "", "secrets", "another"),
             ("get", "", "secrets", "ration-webhook-tls", "default"),
             ("create", "", "secrets", "", "default"),
-            ("get", "", "pods"),
             ("list", "", "pods", "", ""),
             ("patch", "", "namespaces", "on", ""),
             ("create", "", "pods"),
@@ -137,6 +137,8 @@ def installs(bench):
         assert not refused, f"it may not {refused}"
         beyond = [what for what in denied if can(bench, *what)]
         assert not beyond, f"it may {beyond}"
+        role = of_kind(rendered(bench, "--kube-version", "1.23.0"), "ClusterRole")
+        assert not any("pods" in rule["resources"] for rule in role["rules"]), "it may read pods, and need not from 1.23 on"
         before = self_made(bench)
         cluster.helm("upgrade", "ration", CHART, "-n", NAMESPACE, "--set", "webhook.replicas=3,config.defaults.memory=1Gi")
         deployed = bench.client.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ration-webhook")

@@ -5,6 +5,7 @@ import copy
 import json
 
 from bench import case
+from cluster import Refused
 from pods import LIBRARY, PRELOAD, QUOTA, REGION, container, is_injected, mount, pod, quota, slice_of, the_container, variables
 
 Gi = 2**30
@@ -13,7 +14,7 @@ LIBRARY_FILE = f"{LIBRARY}/libration.so"
 
 
 def review_of(pod, old=None, operation="CREATE", subresource=""):
-    """As a current API server asks; the one here has another kind for ephemeral containers and knows no sidecars."""
+    """As a current API server asks: the one here sends ephemeral containers without their pod, and knows no sidecars."""
     request = {
         "uid": "1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "resource": {"group": "", "version": "v1", "resource": "pods"},
         "requestKind": {"group": "", "version": "v1", "kind": "Pod"}, "name": pod["metadata"].get("name", ""),
@@ -67,22 +68,68 @@ def sidecar(bench):
     assert the_container(changed, "side")["restartPolicy"] == "Always", "a field that 1.20 does not know was lost"
 
 
+def joins(pod, debugger, target):
+    """Holds that an ephemeral container is in the slice of another one."""
+    for path in (QUOTA, LIBRARY, REGION):
+        mine, targets = mount(pod, debugger, path), mount(pod, target, path)
+        assert mine and mine["name"] == targets["name"], f"{path}: {mine}, its target {targets}"
+    assert not mount(pod, debugger, PRELOAD), "an ephemeral container may not mount by subPath"
+    preload = variables(pod, debugger).get("LD_PRELOAD")
+    assert preload and preload.split(":")[0] == LIBRARY_FILE, f"LD_PRELOAD is {preload}"
+    return f"name = {quota(pod, debugger)['name']}"
+
+
+def changed_beside(before, after):
+    return [key for key in ("containers", "volumes") if before["spec"][key] != after["spec"][key]]
+
+
+def debugger(name="debugger", **more):
+    return {"name": name, "image": "x", "imagePullPolicy": "IfNotPresent", "terminationMessagePolicy": "File", **more}
+
+
 @case("an ephemeral container joins the slice of its target")
 def ephemeral(bench):
-    old, _ = bench.admit(pod("debugged", container("main"), container("other"), annotations=ASKING))
+    before, _ = bench.admit(pod("debugged", container("main"), container("other"), annotations=ASKING))
+    bench.client.debug_pod("on", "debugged", debugger(targetContainerName="main"))
+    after = bench.client.pod("on", "debugged")
+    bench.admitted["an ephemeral container"] = after
+    said = joins(after, "debugger", "main")
+    assert not changed_beside(before, after), f"changed: {changed_beside(before, after)}"
+    # The one that is there stays as it is; the next is looked at alone.
+    bench.client.debug_pod("on", "debugged", debugger("second", targetContainerName="other"))
+    again = bench.client.pod("on", "debugged")
+    joins(again, "second", "other")
+    assert again["spec"]["ephemeralContainers"][0] == after["spec"]["ephemeralContainers"][0], "the first was changed"
+    return said
+
+
+@case("an ephemeral container that could go round the library is denied, and one in no slice left alone")
+def ephemeral_denied(bench):
+    bench.admit(pod("undebugged", container("main"), container("other"), annotations=ASKING))
+    sees = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    try:
+        bench.client.debug_pod("on", "undebugged", debugger(env=sees))
+    except Refused as why:
+        said = why.message
+    else:
+        raise AssertionError("it was let in with a GPU and without a slice")
+    assert "name its target" in said and "one of main, other" in said, said
+    assert not bench.client.pod("on", "undebugged")["spec"].get("ephemeralContainers"), "it was denied, and it is there"
+    _, warnings = bench.client.debug_pod("on", "undebugged", debugger())
+    alone = bench.client.pod("on", "undebugged")
+    assert not variables(alone, "debugger") and any("in no slice" in one for one in warnings), (warnings, alone["spec"]["ephemeralContainers"])
+    return said
+
+
+@case("an ephemeral container, as current API servers ask")
+def ephemeral_today(bench):
+    old, _ = bench.admit(pod(bench.name("debugged"), container("main"), container("other"), annotations=ASKING))
     new = copy.deepcopy(old)
-    new["spec"]["ephemeralContainers"] = [{"name": "debugger", "image": "x", "targetContainerName": "main"}]
+    new["spec"]["ephemeralContainers"] = [debugger(targetContainerName="main")]
     changed = patched(new, bench.webhook.review(review_of(new, old, "UPDATE", "ephemeralcontainers")))
-    bench.admitted["an ephemeral container"] = changed
-    for path in (QUOTA, LIBRARY, REGION):
-        mine, targets = mount(changed, "debugger", path), mount(changed, "main", path)
-        assert mine and mine["name"] == targets["name"], f"{path}: {mine}, its target {targets}"
-    assert not mount(changed, "debugger", PRELOAD), "an ephemeral container may not mount by subPath"
-    preload = variables(changed, "debugger").get("LD_PRELOAD")
-    assert preload and preload.split(":")[0] == LIBRARY_FILE, f"LD_PRELOAD is {preload}"
-    before = {key: old["spec"][key] for key in ("containers", "volumes")}
-    assert before == {key: changed["spec"][key] for key in before}, "it changed more than the ephemeral container"
-    return f"name = {quota(changed, 'debugger')['name']}"
+    bench.admitted["an ephemeral container, today"] = changed
+    assert not changed_beside(old, changed), f"changed: {changed_beside(old, changed)}"
+    return joins(changed, "debugger", "main")
 
 
 @case("LD_PRELOAD of the container's own, by file: both are loaded")

@@ -22,6 +22,7 @@ mod ephemeral;
 mod namespaces;
 mod update;
 
+pub use ephemeral::{PodName, missing_pod};
 pub use namespaces::{Labels, Namespaces, Unknown};
 
 /// What was decided.
@@ -57,11 +58,13 @@ pub struct Context<'a> {
     pub config: &'a Config,
     /// The labels of namespaces, and the API server's version, as far as they are known.
     pub namespaces: &'a dyn Namespaces,
+    /// The pod that [`missing_pod`] names, if it could be had.
+    pub pod: Option<&'a Value>,
 }
 
 /// Answers a review, knowing no namespace's labels.
 pub fn answer(config: &Config, body: &[u8]) -> Answer {
-    answer_in(&Context { config, namespaces: &Unknown }, body)
+    answer_in(&Context { config, namespaces: &Unknown, pod: None }, body)
 }
 
 /// Answers a review.
@@ -178,6 +181,9 @@ fn decide(context: &Context<'_>, question: &Question) -> Verdict {
         return Verdict::untouched("no pod");
     }
     let subresource = request.sub_resource.as_deref().unwrap_or("");
+    if request.kind.kind == ephemeral::LIST {
+        return ephemeral::listed(context, question);
+    }
     let handler: fn(&Context<'_>, &Question, &Pod, &str) -> Verdict = match (&request.operation, subresource) {
         (Operation::Create, "") => created,
         (Operation::Update, "") => update::updated,

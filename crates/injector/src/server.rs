@@ -5,15 +5,17 @@
 //! | this one | what is answered to which request |
 //! | [`connections`] | accepts connections, and lets them end without losing a request |
 //! | [`namespaces`] | follows the labels of namespaces |
+//! | [`pods`] | asks for a pod that a review only names |
 //! | [`command`] | `ration-injector webhook`: its arguments, and what runs beside what |
 
 pub mod command;
 pub mod connections;
 pub mod namespaces;
+pub mod pods;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -78,7 +80,6 @@ pub struct Gates {
 }
 
 /// What all requests share.
-#[derive(Debug)]
 pub struct Webhook {
     /// The configuration in force.
     pub config: Current<Config>,
@@ -88,6 +89,8 @@ pub struct Webhook {
     pub served: Arc<Served>,
     /// The labels of namespaces.
     pub namespaces: Followed,
+    /// The cluster's API, where there is one to ask.
+    pub cluster: OnceLock<kube::Client>,
     /// What must be there first.
     pub gates: Gates,
     phase: watch::Sender<Phase>,
@@ -103,6 +106,7 @@ impl Webhook {
             metrics: Metrics::new(),
             served: Arc::new(Served::default()),
             namespaces: Followed::default(),
+            cluster: OnceLock::new(),
             gates: Gates::default(),
             phase: watch::Sender::new(Phase::Serving),
             held: Semaphore::new(HELD_REVIEWS as usize),
@@ -189,7 +193,8 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, request: Request) -> Respon
     let Ok(Ok(_turn)) = timeout_at(until, webhook.answered.acquire_many(kibibytes(length as u64))).await else {
         return refuse(&webhook, Unread::Busy, None).await;
     };
-    let response = answer(&webhook, &body, begun);
+    let pod = pods::missing_in(&webhook, &body).await;
+    let response = answer(&webhook, &body, pod.as_ref(), begun);
     if length >= LONG_REVIEW {
         drop(body);
         give_back();
@@ -255,9 +260,9 @@ async fn refuse(webhook: &Webhook, why: Unread, rest: Option<Body>) -> Response 
     response
 }
 
-fn answer(webhook: &Webhook, body: &[u8], begun: Instant) -> Response {
+fn answer(webhook: &Webhook, body: &[u8], pod: Option<&serde_json::Value>, begun: Instant) -> Response {
     let config = webhook.config.get();
-    let context = review::Context { config: &config, namespaces: &webhook.namespaces };
+    let context = review::Context { config: &config, namespaces: &webhook.namespaces, pod };
     // It is not meant to panic, and one pod that makes it do so must not take the others' answers along.
     let answered = std::panic::catch_unwind(AssertUnwindSafe(|| review::answer_in(&context, body)));
     let took = begun.elapsed();

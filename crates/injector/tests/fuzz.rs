@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use ration_injector::config::Config;
-use ration_injector::review::{Context, Labels, Outcome, answer_in};
+use ration_injector::review::{Context, Labels, Outcome, answer_in, missing_pod};
 use serde_json::{Map, Value, json};
 
 #[path = "reviews/support.rs"]
 mod support;
 
-use support::{NAMESPACE, as_library, config, review, taken};
+use support::{NAMESPACE, as_library, config, listed, review, taken};
 
 /// A small generator (xorshift64*): the same reviews everywhere.
 struct Dice(u64);
@@ -266,16 +266,18 @@ fn damage(dice: &mut Dice, value: &mut Value) {
     }
 }
 
-/// A review, and the operation that it is of, unless that may have been damaged.
-fn question(dice: &mut Dice, config: &Config) -> Value {
+/// A review, and the pod that it is about where it has none itself.
+fn question(dice: &mut Dice, config: &Config) -> (Value, Option<Value>) {
     let object = pod(dice);
+    let mut lent = None;
     let mut question = match dice.below(5) {
         0 | 1 => review("CREATE", None, &object, &Value::Null),
         kind => {
             // An update is of a pod as it may be: one that was let in.
             let created = review("CREATE", None, &object, &Value::Null);
             let namespaces = BTreeMap::new();
-            let answer = answer_in(&Context { config, namespaces: &namespaces }, created.to_string().as_bytes());
+            let answer =
+                answer_in(&Context { config, namespaces: &namespaces, pod: None }, created.to_string().as_bytes());
             let old = taken(&answer, &created).pod;
             let mut new = old.clone();
             if kind == 2 {
@@ -290,8 +292,13 @@ fn question(dice: &mut Dice, config: &Config) -> Value {
                 if dice.one_in(2) {
                     debug["targetContainerName"] = json!(dice.pick(&NAMES));
                 }
-                new["spec"]["ephemeralContainers"] = json!([debug]);
-                review("UPDATE", Some("ephemeralcontainers"), &new, &old)
+                if kind == 3 {
+                    new["spec"]["ephemeralContainers"] = json!([debug]);
+                    review("UPDATE", Some("ephemeralcontainers"), &new, &old)
+                } else {
+                    lent = (!dice.one_in(4)).then_some(old);
+                    listed(&json!([debug]))
+                }
             }
         }
     };
@@ -302,7 +309,7 @@ fn question(dice: &mut Dice, config: &Config) -> Value {
             _ => damage(dice, &mut question),
         }
     }
-    question
+    (question, lent)
 }
 
 fn bytes(dice: &mut Dice, question: &Value) -> Vec<u8> {
@@ -426,9 +433,10 @@ fn ask(seed: u64, configs: &[Config], known: &BTreeMap<String, Labels>, unknown:
     let mut dice = Dice::new(seed);
     let config = &configs[dice.below(configs.len())];
     let namespaces = if dice.one_in(10) { known } else { unknown };
-    let context = Context { config, namespaces };
-    let question = question(&mut dice, config);
+    let (question, lent) = question(&mut dice, config);
+    let context = Context { config, namespaces, pod: lent.as_ref() };
     let body = bytes(&mut dice, &question);
+    missing_pod(&body);
     let answer = answer_in(&context, &body);
     if answer.outcome == Outcome::Unreadable {
         assert_eq!(answer.status, 400);

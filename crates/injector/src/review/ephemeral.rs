@@ -1,12 +1,94 @@
 //! Containers that are added to a running pod, `kubectl debug`'s: they join the slice of the container that they look at.
+//!
+//! From Kubernetes 1.23 on, their review has the whole pod. Before, it has a list of them and the pod's name: whoever serves
+//! reviews asks for that pod ([`missing_pod`]) and lends it.
 
 use k8s_openapi::api::core::v1::{EphemeralContainer, Pod};
-use serde::Deserialize as _;
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Context, Question, Verdict};
-use crate::ask::{Findings, Reason, gpu};
+use crate::ask::{Findings, Reason, gpu, quoted};
 use crate::config::{Policy, Preload};
 use crate::mutate::{self, guard};
+
+/// What the list without a pod is called.
+pub(super) const LIST: &str = "EphemeralContainers";
+/// Where it has them; in a pod, they are in its spec under the same name.
+const FIELD: &str = "ephemeralContainers";
+
+/// Which pod.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub name: String,
+}
+
+/// The pod without which a review cannot be answered, where it has only the list.
+pub fn missing_pod(body: &[u8]) -> Option<PodName> {
+    #[derive(Deserialize)]
+    struct Review {
+        request: Request,
+    }
+    #[derive(Deserialize)]
+    struct Request {
+        kind: Kind,
+        #[serde(flatten)]
+        pod: PodName,
+    }
+    #[derive(Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    let Review { request } = serde_json::from_slice(body).ok()?;
+    // They become part of an address, and anybody may send a review.
+    let name = request.pod.name.as_bytes();
+    let is_plain = guard::is_label(&request.pod.namespace)
+        && name.first().is_some_and(u8::is_ascii_alphanumeric)
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+        && name.len() <= 253;
+    (request.kind.kind == LIST && is_plain).then_some(request.pod)
+}
+
+/// Puts the library into the ephemeral containers of a list that are new.
+pub(super) fn listed(context: &Context<'_>, question: &Question) -> Verdict {
+    let namespace = question.request.namespace.as_deref().unwrap_or("");
+    let Some(pod) = context.pod else {
+        let text = format!(
+            "pod {} in namespace {} could not be asked for, and before Kubernetes 1.23 nothing else says in which slice its \
+             ephemeral containers are; have whoever runs the injector let its ServiceAccount get pods, or try again",
+            quoted(&question.request.name),
+            quoted(namespace)
+        );
+        return Verdict::denied(Reason::EphemeralTarget, text);
+    };
+    let (object, old) = (with_list(pod, &question.object), with_list(pod, &question.old));
+    let Ok(typed) = Pod::deserialize(&object) else {
+        let text = "the ephemeral containers cannot be read; correct them".to_owned();
+        return Verdict::denied(Reason::UnreadablePod, text);
+    };
+    let whole = Question { request: question.request.clone(), object, old };
+    let mut verdict = added(context, &whole, &typed, namespace);
+    verdict.pod = verdict.pod.map(|mut pod| {
+        let mut list = question.object.clone();
+        if let (Some(after), Some(place)) = (pod.pointer_mut("/spec/ephemeralContainers"), list.get_mut(FIELD)) {
+            *place = after.take();
+        }
+        list
+    });
+    verdict
+}
+
+/// The pod with the ephemeral containers of a list.
+fn with_list(pod: &Value, list: &Value) -> Value {
+    let mut pod = pod.clone();
+    if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert(FIELD.to_owned(), list.get(FIELD).cloned().unwrap_or(Value::Null));
+    }
+    pod
+}
 
 /// Puts the library into the ephemeral containers that are new.
 pub(super) fn added(context: &Context<'_>, question: &Question, pod: &Pod, namespace: &str) -> Verdict {

@@ -165,7 +165,10 @@ async fn serve(args: Args) -> Result<(), String> {
         helpers.spawn(keeper.keep(Arc::clone(&webhook)));
     }
     match client {
-        Some((client, _)) => drop(helpers.spawn(namespaces::follow(client, Arc::clone(&webhook)))),
+        Some((client, _)) => {
+            let _ = webhook.cluster.set(client.clone());
+            drop(helpers.spawn(namespaces::follow(client, Arc::clone(&webhook))));
+        }
         None => webhook.gates.namespaces.store(true, Ordering::Relaxed),
     }
     helpers.spawn(follow(Arc::clone(&webhook), config_file, certificate_files, args.reload_interval));

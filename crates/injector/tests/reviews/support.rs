@@ -68,6 +68,15 @@ pub fn review(operation: &str, subresource: Option<&str>, object: &Value, old: &
     })
 }
 
+/// A review of ephemeral containers as API servers before 1.23 send it: without the pod.
+pub fn listed(containers: &Value) -> Value {
+    let list = |containers: &Value| json!({"kind": "EphemeralContainers", "apiVersion": "v1", "metadata": {"name": "p"}, "ephemeralContainers": containers});
+    let mut review = review("UPDATE", Some("ephemeralcontainers"), &list(containers), &list(&json!([])));
+    review["request"]["name"] = json!("p");
+    review["request"]["kind"]["kind"] = json!("EphemeralContainers");
+    review
+}
+
 /// An answer, as the API server takes it.
 #[derive(Debug)]
 pub struct Reply {
@@ -86,7 +95,7 @@ pub struct Reply {
 
 /// Sends a review, and holds the answer to all that an API server asks of one.
 pub fn send_in(config: &Config, namespaces: &dyn Namespaces, review: &Value) -> Reply {
-    let answer = answer_in(&Context { config, namespaces }, review.to_string().as_bytes());
+    let answer = answer_in(&Context { config, namespaces, pod: None }, review.to_string().as_bytes());
     taken(&answer, review)
 }
 
@@ -123,7 +132,9 @@ pub fn taken(answer: &Answer, review: &Value) -> Reply {
     match answer.outcome {
         Outcome::Injected => {
             assert!(allowed && operations > 0 && audit.contains_key("injected"));
-            Pod::deserialize(&pod).expect("what became of it is a pod");
+            if review["request"]["kind"]["kind"] == "Pod" {
+                Pod::deserialize(&pod).expect("what became of it is a pod");
+            }
         }
         Outcome::Untouched => assert!(allowed && operations == 0),
         Outcome::Denied(reason) => {

@@ -1,10 +1,10 @@
 //! Pods that exist: what changes with them, and what is added to them.
 
 use ration_injector::config::Config;
-use ration_injector::review::{Outcome, Unknown};
+use ration_injector::review::{Context, Outcome, Unknown, answer_in, missing_pod};
 use serde_json::{Value, json};
 
-use crate::support::{Reply, admitted, config, gets, pod_with, review, send_in};
+use crate::support::{NAMESPACE, Reply, admitted, config, gets, listed, pod_with, review, send_in, taken};
 
 fn update(config: &Config, old: &Value, new: &Value) -> Reply {
     send_in(config, &Unknown, &review("UPDATE", None, new, old))
@@ -206,4 +206,45 @@ fn a_dry_run_is_answered_like_any_other() {
     question["request"]["dryRun"] = json!(true);
     let dry = send_in(&Config::default(), &Unknown, &question);
     assert_eq!((dry.pod, dry.warnings), (real.pod, real.warnings));
+}
+
+/// What an API server before 1.23 asks, and what is answered when the pod could be had.
+fn add_listed(pod: Option<&Value>, containers: &Value) -> Reply {
+    let review = listed(containers);
+    let body = review.to_string();
+    let wanted = missing_pod(body.as_bytes()).expect("the pod is named");
+    assert_eq!((wanted.namespace.as_str(), wanted.name.as_str()), (NAMESPACE, "p"));
+    taken(&answer_in(&Context { config: &Config::default(), namespaces: &Unknown, pod }, body.as_bytes()), &review)
+}
+
+#[test]
+fn a_list_of_ephemeral_containers_is_treated_as_their_pod_would_be() {
+    let old = running();
+    for containers in [
+        json!([{"name": "debug", "image": "busybox", "targetContainerName": "main", "futureField": 1}]),
+        json!([{"name": "debug"}, {"name": "more", "env": [{"name": "LD_PRELOAD", "value": "/x.so"}]}]),
+    ] {
+        let (whole, reply) = (add(&Config::default(), &old, &containers), add_listed(Some(&old), &containers));
+        assert_eq!(reply.outcome, Outcome::Injected);
+        assert_eq!(reply.pod["ephemeralContainers"], whole.pod["spec"]["ephemeralContainers"]);
+        assert_eq!(reply.pod["kind"], "EphemeralContainers", "nothing of the pod is put into the list");
+        assert!(reply.pod.get("spec").is_none());
+    }
+    let privileged = json!([{"name": "d", "securityContext": {"privileged": true}}]);
+    assert_eq!(add_listed(Some(&old), &privileged).outcome, Outcome::Denied("privileged"));
+    assert_eq!(add_listed(Some(&pod_with(&[])), &json!([{"name": "d"}])).outcome, Outcome::Untouched);
+    assert_eq!(add_listed(Some(&old), &json!("no list")).outcome, Outcome::Denied("unreadable-pod"));
+    let reply = add_listed(None, &json!([{"name": "d"}]));
+    assert_eq!(reply.outcome, Outcome::Denied("ephemeral-target"));
+    assert!(reply.message.contains("let its ServiceAccount get pods"), "{}", reply.message);
+}
+
+#[test]
+fn no_other_review_needs_its_pod() {
+    assert_eq!(missing_pod(review("CREATE", None, &running(), &Value::Null).to_string().as_bytes()), None);
+    for name in ["", "..", "../secrets/x", "a/b", "a?b", "%2e%2e", "a b"] {
+        let mut review = listed(&json!([]));
+        review["request"]["name"] = json!(name);
+        assert_eq!(missing_pod(review.to_string().as_bytes()), None, "{name:?} is no pod's name");
+    }
 }
