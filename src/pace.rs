@@ -20,6 +20,7 @@
 mod bound;
 pub mod costs;
 mod pacer;
+mod probe;
 mod sleep;
 mod state;
 mod stretch;

@@ -507,3 +507,37 @@ fn drifts(program: &Path, seconds: &str) -> (String, bool) {
 fn ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e6
 }
+
+/// Loads that nobody holds up: how far the estimate of each may be off after two seconds, in per cent.
+const FREE: &[(&str, &str, f64)] = &[
+    ("queue", "2", 10.0),
+    ("queue", "500", 5.0),
+    ("sync", "20", 10.0),
+    ("sync", "500", 5.0),
+    ("graph", "100", 5.0),
+    ("threads", "500", 5.0),
+    ("request", "130", 10.0),
+];
+
+#[test]
+fn the_time_of_those_that_nobody_holds_up_is_known_too() {
+    let program = compile("compute_work");
+    let mut text = String::new();
+    for (shape, kernel_us, tolerance) in FREE {
+        expect(&mut text, || {
+            let scene = Scene::new(&program);
+            let settings = [("RATION_MEMORY", "8GiB")];
+            let mut command = scene.command("tests/free", &settings, &[shape, kernel_us, "2"]);
+            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+            let had = scene.moment().had["tests/free"];
+            let drift = 100.0 * (had.account as f64 - had.work as f64) / had.work as f64;
+            let [work, account] = [had.work, had.account].map(ms);
+            let line =
+                format!("{shape:<8} {kernel_us:>4} us: {work:>7.1} ms, accounted {account:>7.1} ms: {drift:+.1}%");
+            // It launches for two seconds, and whoever came then would wait for what is queued.
+            let queued = work - 2000.0;
+            (line, drift.abs() <= *tolerance && queued < 150.0)
+        });
+    }
+    report("compute-faults-free", &text);
+}

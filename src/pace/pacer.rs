@@ -92,7 +92,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             if looks_around {
                 // The counters do not say on which GPU: whichever was used takes them all.
                 let is_used = slice.pace.touched.load(Ordering::Relaxed);
-                slice.pace.look_around(slice, if is_used { counts.more() } else { [0; 2] }, now);
+                slice.pace.look_around(slice, if is_used { counts.more() } else { [0; 3] }, now);
             }
             INSIDE.store(true, Ordering::SeqCst);
             if !STOPPED.load(Ordering::SeqCst) {
@@ -127,9 +127,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 /// What this process launches.
 struct Counts {
-    /// The rows that launch kernels, and those that launch graphs.
-    rows: [Vec<usize>; 2],
-    known: [u64; 2],
+    /// The rows that launch kernels, those that launch graphs, and those that copy or fill.
+    rows: [Vec<usize>; 3],
+    known: [u64; 3],
 }
 
 impl Counts {
@@ -138,24 +138,30 @@ impl Counts {
             (0..ROWS.len()).filter(|id| is(ROWS[*id].symbol.to_bytes())).collect::<Vec<usize>>()
         };
         let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
-        Counts { rows: [kernels, of(&|name| name.starts_with(b"cuGraphLaunch"))], known: [0; 2] }
+        let graphs = of(&|name| name.starts_with(b"cuGraphLaunch"));
+        let copies = of(&|name| name.starts_with(b"cuMemcpy") || name.starts_with(b"cuMemset"));
+        Counts { rows: [kernels, graphs, copies], known: [0; 3] }
     }
 
     /// How many more there are of each than when this was last asked.
-    fn more(&mut self) -> [u64; 2] {
-        let totals = [0, 1].map(|kind: usize| self.rows[kind].iter().map(|id| thread::total(*id)).sum::<u64>());
+    fn more(&mut self) -> [u64; 3] {
+        let totals = [0, 1, 2].map(|kind: usize| self.rows[kind].iter().map(|id| thread::total(*id)).sum::<u64>());
         let before = std::mem::replace(&mut self.known, totals);
-        [0, 1].map(|kind| totals[kind].saturating_sub(before[kind]))
+        [0, 1, 2].map(|kind| totals[kind].saturating_sub(before[kind]))
     }
 }
 
 impl Pace {
     /// Sees who else uses the GPU, and whether launches have to ask.
-    fn look_around(&self, slice: &Slice, [kernels, graphs]: [u64; 2], now: u64) {
+    fn look_around(&self, slice: &Slice, [kernels, graphs, copies]: [u64; 3], now: u64) {
         // From now on, at the latest, whatever is launched is held up by words that mean something.
         slice.has_a_place();
         let compute = slice.compute();
-        compute.launched(kernels, graphs, self.state.with(|state| state.left(now)));
+        let left = self.state.with(|state| {
+            state.meter(&compute, kernels + graphs + copies, now);
+            state.left(now)
+        });
+        compute.launched(kernels, graphs, left);
         if self.touched.swap(false, Ordering::Relaxed) {
             compute.is_active(now);
         }
@@ -171,7 +177,9 @@ impl Pace {
         let compute = slice.compute();
         self.state.with(|state| {
             let contexts = state.late.iter().chain(&state.stretch).map(|stretch| stretch.context);
-            let Some(context) = contexts.chain([state.samples.context()]).find(|context| *context != 0) else {
+            let Some(context) =
+                contexts.chain([state.probes.context(), state.samples.context()]).find(|context| *context != 0)
+            else {
                 return (u64::MAX, false);
             };
             with_context(context as CUcontext, || state.tick(self, &compute, now))

@@ -9,6 +9,7 @@ use ration_region::{Compute, Whose};
 
 use super::bound::Waits;
 use super::costs::{self, Work};
+use super::probe::Probes;
 use super::stretch::{Events, Samples, Stretch};
 use super::{Pace, pacer};
 use crate::driver::Stream;
@@ -30,7 +31,7 @@ const LOST: u64 = 50_000_000;
 /// A launch that comes so long after the last may find that the GPU had nothing to do in between.
 pub const GAP: u64 = 15_000;
 /// No more than this is queued: what others wait for when they come, or when they are there.
-const DEEPEST_ALONE: u64 = 50_000_000;
+pub const DEEPEST_ALONE: u64 = 50_000_000;
 const DEEPEST_IN_COMPANY: u64 = 4_000_000;
 /// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
 /// GPU does them when it is done with these.
@@ -51,6 +52,8 @@ pub struct State {
     stuck_until: u64,
     /// What is under way outside of stretches.
     pub samples: Samples,
+    /// How long the GPU works on that.
+    pub probes: Probes,
     events: BTreeMap<usize, Events>,
     /// Whether the container is to take turns, as far as this process knows.
     wanting: bool,
@@ -101,6 +104,7 @@ impl State {
             turn: 0,
             stuck_until: 0,
             samples: Samples::new(),
+            probes: Probes::new(),
             events: BTreeMap::new(),
             wanting: false,
             launched: 0,
@@ -132,8 +136,9 @@ impl State {
         let limit = compute.limit();
         self.want_if_bound(pace, compute, now);
         if !self.wanting && limit.is_whole() {
-            return self.step_freely(pace, compute, now);
+            return self.step_freely(pace, compute, asked, now);
         }
+        self.probes.end();
         let mut over = false;
         if self.wanting {
             if !self.late.is_empty() && now < self.stuck_until {
@@ -243,7 +248,7 @@ impl State {
     }
 
     /// Nobody holds it up, but what is queued must not grow without end.
-    fn step_freely(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> Step {
+    fn step_freely(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
         self.leave_stretch(compute, now);
         let context = self.samples.context();
         let events = self.events.entry(context).or_insert(Events::new());
@@ -251,7 +256,12 @@ impl State {
         // One that waits for what is launched after it is not waited for.
         let in_company = pace.in_company.load(Ordering::Relaxed);
         let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
-        if self.samples.admits(most) || age > PATIENCE { Step::Go } else { Step::Wait(now + 20_000) }
+        if !self.samples.admits(most) && age <= PATIENCE {
+            return Step::Wait(now + 20_000);
+        }
+        let events = self.events.entry(asked.context).or_insert(Events::new());
+        self.probes.before(asked.context, asked.stream, events, now);
+        Step::Go
     }
 
     /// It was launched. Whether the next one has to ask.
@@ -261,10 +271,12 @@ impl State {
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(stretch) = self.stretch.as_mut().filter(|stretch| stretch.context == context) {
             stretch.after(stream, events, now);
+            self.probes.is_held();
         } else {
             self.samples.after(context, stream, events, now);
+            self.probes.after(context, stream, events, now);
         }
-        let is_held = self.stretch.is_some() || self.wanting;
+        let is_held = self.stretch.is_some() || self.wanting || self.probes.is_open();
         let is_watched = is_held || if in_company { !self.may_look_away(now) } else { !self.samples.are_short() };
         if !is_watched {
             self.samples.begin_again(self.events.entry(context).or_insert(Events::new()));
@@ -303,6 +315,7 @@ impl State {
 
     /// A stream is about to record a graph, or to go away.
     pub fn close(&mut self, stream: Stream, now: u64) {
+        self.probes.close(stream);
         for stretch in self.late.iter_mut().chain(&mut self.stretch) {
             stretch.close(stream, self.events.entry(stretch.context).or_insert(Events::new()), now);
         }
@@ -312,6 +325,7 @@ impl State {
     pub fn forget_context(&mut self, compute: &Compute<'_>, context: usize, now: u64) {
         self.events.remove(&context);
         self.late.retain(|stretch| stretch.context != context);
+        self.probes.forget_context(context);
         if self.samples.context() == context {
             self.samples.forget();
         }
@@ -328,6 +342,10 @@ impl State {
     fn look(&mut self, compute: &Compute<'_>, now: u64) {
         for stretch in self.late.iter_mut().chain(&mut self.stretch) {
             stretch.look(self.events.entry(stretch.context).or_insert(Events::new()), now);
+        }
+        if self.probes.context() != 0 {
+            let events = self.events.entry(self.probes.context()).or_insert(Events::new());
+            self.probes.look(events, |opened| compute.was_beside_others(opened));
         }
         while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(now)) {
             let stretch = self.late.swap_remove(at);
@@ -409,6 +427,11 @@ impl State {
     pub fn left(&self, now: u64) -> u64 {
         let stretches = self.late.iter().chain(&self.stretch).map(|stretch| stretch.left(now));
         stretches.fold(self.samples.left(), u64::saturating_add)
+    }
+
+    /// The process has launched so many more, as the counters have it.
+    pub fn meter(&mut self, compute: &Compute<'_>, launches: u64, now: u64) {
+        compute.has_used(self.probes.meter(launches, now));
     }
 
     fn wants_no_more(&mut self, compute: &Compute<'_>) {

@@ -12,6 +12,7 @@ use ration_policy::{Busy, Cost};
 use super::costs::{self, Work};
 use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
+use crate::sys;
 
 /// An event of ours.
 #[derive(Clone, Copy)]
@@ -32,8 +33,8 @@ struct Mark {
 struct Marked {
     stream: Stream,
     begin: Event,
-    /// When the begin mark was recorded, by the host's clock, and how much later the first launch behind it was made: in a
-    /// stream with nothing to do, the GPU passes the mark at once and waits for that launch.
+    /// When the begin mark had been recorded, by the host's clock, and how much later the first launch behind it had been made:
+    /// in a stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
     /// The first mark that the GPU was seen to have passed, where it is not the last.
@@ -161,7 +162,7 @@ impl Stretch {
             self.streams.push(Marked {
                 stream,
                 begin,
-                begun: now,
+                begun: sys::nanoseconds(),
                 lead: None,
                 first: None,
                 handed: None,
@@ -196,9 +197,8 @@ impl Stretch {
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
         for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
             marked.moved = true;
-            // From the middle of the one call to the middle of the other, where each takes a microsecond or two.
-            let apart = now.saturating_sub(marked.begun);
-            marked.lead.get_or_insert(apart - (apart / 2).min(2_000));
+            // From the end of the one call to the end of the other: each tells the GPU at the same point on its way.
+            marked.lead.get_or_insert(now.saturating_sub(marked.begun));
             let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
             if (due || much) && marked.mark(events) {
                 self.marked = now;
@@ -344,6 +344,7 @@ impl Stretch {
 /// A mark behind a launch that nobody held up.
 struct Sample {
     event: Event,
+    stream: Stream,
     /// When it was recorded, by the host's clock.
     at: u64,
     /// How many launches there were up to it.
@@ -353,6 +354,8 @@ struct Sample {
 }
 
 /// Marks behind some of the work of a program that nobody holds up, to know how much of it is under way, and for how long.
+/// While there is one that the GPU has not passed, others are put into that stream only: what is done between marks in two
+/// streams says nothing about how long it takes.
 pub struct Samples {
     context: usize,
     marks: VecDeque<Sample>,
@@ -389,13 +392,14 @@ impl Samples {
         self.count += 1;
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
         let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
-        if !due || self.marks.len() >= MOST {
+        let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
+        if !due || is_other || self.marks.len() >= MOST {
             return;
         }
         let Some(event) = events.take() else { return };
         if record(event, stream) {
             let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
-            self.marks.push_back(Sample { event, at: now, count: self.count, follows });
+            self.marks.push_back(Sample { event, stream, at: now, count: self.count, follows });
             self.marked = now;
         } else {
             events.give([event]);
@@ -412,6 +416,7 @@ impl Samples {
             let Some(sample) = self.marks.pop_front() else { break };
             if let Some(before) = &self.passed
                 && sample.follows
+                && sample.stream == before.stream
                 && let Some(took) = elapsed(before.event, sample.event)
             {
                 self.cost = (took.max(1) as u64 / (sample.count - before.count).max(1)).max(1);
@@ -432,7 +437,9 @@ impl Samples {
     pub fn admits(&self, most: u64) -> bool {
         let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
         match self.cost {
-            0 => self.marks.is_empty() || under_way < Samples::UNKNOWN,
+            // The next one can be marked, so this does not go on.
+            _ if self.marks.is_empty() => true,
+            0 => under_way < Samples::UNKNOWN,
             cost => under_way < 2 || under_way.saturating_mul(cost) <= most,
         }
     }
@@ -468,19 +475,21 @@ impl Samples {
     }
 }
 
-fn record(event: Event, stream: Stream) -> bool {
+/// Records a mark. False: that is not possible.
+pub fn record(event: Event, stream: Stream) -> bool {
     // SAFETY: an event of ours in the context of the stream, which a caller is using or has not destroyed.
     (unsafe { calls::cuEventRecord(event.0, stream.handle()) }) == CUDA_SUCCESS
 }
 
-fn has_passed(event: Event) -> bool {
+/// Whether the GPU has passed a mark.
+pub fn has_passed(event: Event) -> bool {
     // SAFETY: an event of ours. An error is as good as an end: nobody waits for what is not there.
     let told = calls::without_breaking_captures(|| unsafe { calls::cuEventQuery(event.0) });
     told != CUDA_ERROR_NOT_READY
 }
 
 /// Nanoseconds of the GPU's time between two marks.
-fn elapsed(from: Event, to: Event) -> Option<i64> {
+pub fn elapsed(from: Event, to: Event) -> Option<i64> {
     let mut ms = 0f32;
     // SAFETY: events of ours that the GPU has passed, and a place to write to.
     let told = unsafe { calls::cuEventElapsedTime(&raw mut ms, from.0, to.0) };
@@ -502,7 +511,8 @@ impl Events {
         Events { free: Vec::new(), made: 0 }
     }
 
-    fn take(&mut self) -> Option<Event> {
+    /// One to record.
+    pub fn take(&mut self) -> Option<Event> {
         if let Some(event) = self.free.pop() {
             return Some(event);
         }
@@ -513,7 +523,8 @@ impl Events {
         told.then_some(Event(event))
     }
 
-    fn give(&mut self, events: impl IntoIterator<Item = Event>) {
+    /// They are not needed any more.
+    pub fn give(&mut self, events: impl IntoIterator<Item = Event>) {
         self.free.extend(events);
     }
 }

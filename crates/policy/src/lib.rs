@@ -8,6 +8,7 @@
 //! - [`turns`]: who is next where several want more than there is.
 //! - [`Flight`]: how much work may be under way while somebody waits.
 //! - [`Busy`]: how long the GPU worked, from when pieces of work began and ended on its timeline.
+//! - [`sample`]: the same for a program of which only some launches are measured.
 //! - [`Cost`]: what a kernel is expected to take, learned from how long it took.
 //!
 //! # What is charged with what
@@ -49,6 +50,7 @@ mod bucket;
 mod busy;
 mod cost;
 mod flight;
+pub mod sample;
 mod share;
 pub mod turns;
 

@@ -155,6 +155,11 @@ impl Compute<'_> {
         self.word(word::STRETCHES).fetch_add(1, SeqCst);
     }
 
+    /// The GPU has worked so long for the container, on what nobody held up: it counts against no limit.
+    pub fn has_used(&self, gpu: u64) {
+        self.word(word::GPU_TIME).fetch_add(gpu, SeqCst);
+    }
+
     /// This process has launched so many more, and has so much under way.
     pub fn launched(&self, kernels: u64, graphs: u64, in_flight: u64) {
         self.word(word::KERNELS).fetch_add(kernels, SeqCst);

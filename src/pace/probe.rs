@@ -1,0 +1,165 @@
+//! How much of the GPU's time a program takes that nobody holds up.
+//!
+//! Some of its launches are measured, a few in a row, a few dozen times a second: each has a mark of ours behind it, in the
+//! stream that it went into. The others, which pass without asking, are only counted, and taken to be like those.
+
+use ration_policy::sample::{self, Launched, Rate};
+
+use super::state::DEEPEST_ALONE;
+use super::stretch::{Event, Events, elapsed, has_passed, record};
+use crate::driver::{Stream, calls};
+use crate::sys;
+
+/// Launches in a row that are measured.
+struct Probe {
+    context: usize,
+    stream: Stream,
+    begin: Event,
+    /// When `begin` was recorded, if the stream had nothing to do then.
+    idle_at: Option<u64>,
+    opened: u64,
+    last: u64,
+    /// When each had been sent, and the mark behind it.
+    launches: Vec<(u64, Event)>,
+}
+
+impl Probe {
+    /// In a row: no more than so many, and for no longer than this.
+    const MOST: usize = 16;
+    const LONGEST: u64 = 2_000_000;
+
+    fn events(&self) -> impl Iterator<Item = Event> + '_ {
+        self.launches.iter().map(|(_, event)| *event).chain([self.begin])
+    }
+}
+
+/// What was measured, and what is to be.
+pub struct Probes {
+    /// The next launch begins one.
+    due: bool,
+    open: Option<Probe>,
+    /// The last one, which the GPU is not done with.
+    ending: Option<Probe>,
+    rate: Rate,
+    /// Launches of work that is measured in another way.
+    held: u64,
+    metered: u64,
+}
+
+impl Probes {
+    /// Nothing yet; the first launch is measured.
+    pub const fn new() -> Probes {
+        let rate = Rate::new();
+        Probes { due: true, open: None, ending: None, rate, held: 0, metered: 0 }
+    }
+
+    /// Something is about to be launched into a stream that can be marked, and nobody holds it up.
+    pub fn before(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+        if let Some(open) = &self.open {
+            // In another stream it does not count, and after a pause a new row begins.
+            if open.context == context && (now.saturating_sub(open.last) > Probe::LONGEST || now < open.last) {
+                self.end();
+            }
+            return;
+        }
+        if !self.due || self.ending.is_some() {
+            return;
+        }
+        let is_idle = is_idle(stream);
+        let Some(begin) = events.take() else { return };
+        if !record(begin, stream) {
+            events.give([begin]);
+            return;
+        }
+        self.due = false;
+        let now = sys::nanoseconds();
+        let idle_at = is_idle.then_some(now);
+        let launches = Vec::with_capacity(Probe::MOST);
+        self.open = Some(Probe { context, stream, begin, idle_at, opened: now, last: now, launches });
+    }
+
+    /// It was launched.
+    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+        let Some(open) = &mut self.open else { return };
+        if open.context == context && open.stream == stream {
+            open.last = now;
+            match events.take() {
+                Some(event) if record(event, stream) => open.launches.push((now, event)),
+                event => {
+                    events.give(event);
+                    self.end();
+                    return;
+                }
+            }
+        }
+        if open.launches.len() >= Probe::MOST || now.saturating_sub(open.opened) > Probe::LONGEST {
+            self.end();
+        }
+    }
+
+    /// Whether launches are to be shown to us.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// No more launches go into the row.
+    pub fn end(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.ending = Some(open);
+        }
+    }
+
+    /// The context of one that the GPU may not be done with; 0: there is none.
+    pub fn context(&self) -> usize {
+        self.ending.as_ref().or(self.open.as_ref()).map_or(0, |probe| probe.context)
+    }
+
+    /// Sees whether the GPU is done with the last one. `beside_others`: other containers used the GPU meanwhile, and what it
+    /// did for them is in what was measured.
+    pub fn look(&mut self, events: &mut Events, beside_others: impl FnOnce(u64) -> bool) {
+        let is_done = |probe: &mut Probe| probe.launches.last().is_none_or(|(_, event)| has_passed(*event));
+        let Some(probe) = self.ending.take_if(is_done) else { return };
+        let launched = |&(sent, event): &(u64, Event)| {
+            elapsed(probe.begin, event).map(|done| Launched { sent, done: u64::try_from(done).unwrap_or(0) })
+        };
+        let launches: Vec<Launched> = probe.launches.iter().filter_map(launched).collect();
+        if !launches.is_empty() && (self.rate.is_unknown() || !beside_others(probe.opened)) {
+            self.rate.learn(launches.len() as u64, sample::worked(probe.idle_at, &launches));
+        }
+        events.give(probe.events());
+    }
+
+    /// A context is gone, and our events with it.
+    pub fn forget_context(&mut self, context: usize) {
+        self.open.take_if(|probe| probe.context == context);
+        self.ending.take_if(|probe| probe.context == context);
+    }
+
+    /// A stream is about to record a graph, or to go away.
+    pub fn close(&mut self, stream: Stream) {
+        if self.open.as_ref().is_some_and(|open| open.stream == stream) {
+            self.end();
+        }
+    }
+
+    /// Something was launched that is measured in another way.
+    pub fn is_held(&mut self) {
+        self.held += 1;
+    }
+
+    /// The process has launched so many more. How long the GPU worked on those of them that nobody held up.
+    pub fn meter(&mut self, launches: u64, now: u64) -> u64 {
+        let free = launches.saturating_sub(std::mem::take(&mut self.held));
+        let wall = now.saturating_sub(std::mem::replace(&mut self.metered, now));
+        // Not at every look, and not at every other: a program with a rhythm of its own shows all of its sides by and by.
+        self.due |= now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0;
+        self.rate.of(free, wall, DEEPEST_ALONE)
+    }
+}
+
+/// Whether a stream has nothing to do.
+fn is_idle(stream: Stream) -> bool {
+    // SAFETY: a stream that the caller is about to launch into.
+    let told = calls::without_breaking_captures(|| unsafe { calls::cuStreamQuery(stream.handle()) });
+    told == crate::abi::cuda::CUDA_SUCCESS
+}
