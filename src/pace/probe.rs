@@ -6,9 +6,8 @@
 use ration_policy::sample::{self, Launched, Rate};
 
 use super::state::DEEPEST_ALONE;
-use super::stretch::{Event, Events, elapsed, has_passed, record};
+use super::stretch::{Event, Events, elapsed, has_passed, record, record_timely};
 use crate::driver::{Stream, calls};
-use crate::sys;
 
 /// Launches in a row that are measured.
 struct Probe {
@@ -67,12 +66,11 @@ impl Probes {
         }
         let is_idle = is_idle(stream);
         let Some(begin) = events.take() else { return };
-        if !record(begin, stream) {
+        let Some(now) = record_timely(begin, stream) else {
             events.give([begin]);
             return;
-        }
+        };
         self.due = false;
-        let now = sys::nanoseconds();
         let idle_at = is_idle.then_some(now);
         let launches = Vec::with_capacity(Probe::MOST);
         self.open = Some(Probe { context, stream, begin, idle_at, opened: now, last: now, launches });

@@ -113,10 +113,24 @@ impl Lane {
         piece: Piece,
         after: &[Seq],
     ) -> Arc<Mark> {
+        self.submit_noted(queue, order, piece, after, Arc::clone)
+    }
+
+    /// The same. The mark is noted before the GPU hears of the work, which is the last thing that a call does: whoever
+    /// reads the clock when it returns knows when that was.
+    pub(crate) fn submit_noted<T>(
+        self: &Arc<Self>,
+        queue: usize,
+        order: Order,
+        piece: Piece,
+        after: &[Seq],
+        note: impl FnOnce(&Arc<Mark>) -> T,
+    ) -> T {
         self.put(queue, order, piece, after, |sides, seq| {
             let mark = Arc::new(Mark { seq, lane: Arc::clone(self), done_ns: AtomicU64::new(0) });
-            sides.marks[queue].push_back(Arc::clone(&mark));
-            mark
+            let noted = note(&mark);
+            sides.marks[queue].push_back(mark);
+            noted
         })
     }
 
@@ -126,7 +140,7 @@ impl Lane {
         order: Order,
         piece: Piece,
         after: &[Seq],
-        then: impl FnOnce(&mut Sides, Seq) -> T,
+        before: impl FnOnce(&mut Sides, Seq) -> T,
     ) -> T {
         let mut sides = self.sides.lock();
         let mut waits: [Option<Seq>; QUEUES] = [None; QUEUES];
@@ -152,34 +166,40 @@ impl Lane {
         waits.extend(implicit.chain(explicit));
         while waits.len() > 2 {
             let pair = [waits.pop(), waits.pop()];
-            self.push(&mut sides, queue, &Piece::MARKER, pair);
+            self.push(&mut sides, queue, &Piece::MARKER, pair, |_, _| ());
         }
         let pair = [waits.pop(), waits.pop()];
-        let seq = self.push(&mut sides, queue, &piece, pair);
-        sides.last[queue] = Some(seq);
-        if order == Order::Blocking {
-            sides.last_blocking[queue] = Some(seq);
-        }
-        then(&mut sides, seq)
+        self.push(&mut sides, queue, &piece, pair, |sides, seq| {
+            sides.last[queue] = Some(seq);
+            if order == Order::Blocking {
+                sides.last_blocking[queue] = Some(seq);
+            }
+            before(sides, seq)
+        })
     }
 
-    fn push(
+    fn push<T>(
         &self,
         sides: &mut parking_lot::MutexGuard<'_, Sides>,
         queue: usize,
         piece: &Piece,
         after: [Option<Seq>; 2],
-    ) -> Seq {
+        before: impl FnOnce(&mut Sides, Seq) -> T,
+    ) -> T {
         let Piece { kind, duration, width, priority, kernels } = *piece;
         let op = NewOp { kind, duration, width, priority, kernels, after };
-        loop {
+        let next = loop {
             harvest_queue(self.world, sides, queue);
-            if let Some(seq) = self.world.push(self.chan, queue, &op) {
-                return seq;
+            if let Some(next) = self.world.next(self.chan, queue) {
+                break next;
             }
             // Other threads' launches, and those who look at marks, must not wait for our room.
             parking_lot::MutexGuard::unlocked(sides, || self.world.wait_for_room(self.chan, queue));
-        }
+        };
+        let result = before(sides, next);
+        // There is room: it only becomes more, but for us.
+        self.world.push(self.chan, queue, &op);
+        result
     }
 
     /// Notes when finished work was done, before its queue entry is used again.

@@ -61,8 +61,8 @@ pub(crate) fn execute(stream: &Arc<Stream>, work: &Work) -> Outcome {
         }
         Work::Values(operations) => operations.iter().try_for_each(|op| op.execute(stream)),
         Work::RecordEvent(event) => {
-            let mark = stream.lane()?.submit_marked(stream.queue, stream.order, Piece::MARKER, &[]);
-            event.recorded(mark);
+            let note = |mark: &_| event.recorded(Arc::clone(mark));
+            stream.lane()?.submit_noted(stream.queue, stream.order, Piece::MARKER, &[], note);
             Ok(())
         }
         Work::WaitEvent(event) => {

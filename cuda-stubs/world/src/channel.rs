@@ -125,15 +125,28 @@ impl World {
         &self.file().chans[chan]
     }
 
+    /// Where the next operation will be, if there is room for it.
+    #[inline]
+    pub fn next(&self, chan: usize, queue: usize) -> Option<Seq> {
+        let q = &self.chan(chan).queues[queue];
+        let number = q.pushed.get();
+        (number - q.done.get() < DEPTH).then(|| Seq::new(chan, queue, number + 1))
+    }
+
     /// Puts an operation in, or says that the queue is full. One thread at a time per channel, and only by its owner.
     #[inline]
     pub fn push(&self, chan: usize, queue: usize, op: &NewOp) -> Option<Seq> {
-        self.push_at(chan, queue, op, self.now())
+        self.put(chan, queue, op, || self.now())
     }
 
     /// The same with the time given.
     #[inline]
     pub fn push_at(&self, chan: usize, queue: usize, op: &NewOp, now: u64) -> Option<Seq> {
+        self.put(chan, queue, op, || now)
+    }
+
+    #[inline]
+    fn put(&self, chan: usize, queue: usize, op: &NewOp, now: impl FnOnce() -> u64) -> Option<Seq> {
         let channel = self.chan(chan);
         let q = &channel.queues[queue];
         let number = q.pushed.get();
@@ -141,7 +154,6 @@ impl World {
             return None;
         }
         let at = &q.ops[(number % DEPTH) as usize];
-        at.submitted.publish(now);
         at.duration.publish(op.duration);
         let (width, priority) = (u64::from(op.width), u64::from(op.priority));
         at.kind.publish(op.kind as u64 | width << 8 | priority << 24 | u64::from(op.kernels) << 32);
@@ -150,6 +162,8 @@ impl World {
         }
         at.gate.publish(0);
         at.done_at.publish(0);
+        // The GPU hears of it when all is written.
+        at.submitted.publish(now());
         q.pushed.publish(number + 1);
         // The timeline clears these bits and then looks at `pushed` again; we move `pushed` and then look at the bits. The
         // fence keeps the two from missing each other.
