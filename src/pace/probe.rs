@@ -18,8 +18,9 @@ struct Probe {
     idle_at: Option<u64>,
     opened: u64,
     last: u64,
-    /// When each had been sent, and the mark behind it.
-    launches: Vec<(u64, Event)>,
+    /// When each had been sent, and the mark behind it: the first so many.
+    launches: [Option<(u64, Event)>; Probe::MOST],
+    count: usize,
 }
 
 impl Probe {
@@ -27,8 +28,13 @@ impl Probe {
     const MOST: usize = 16;
     const LONGEST: u64 = 2_000_000;
 
-    fn events(&self) -> impl Iterator<Item = Event> + '_ {
-        self.launches.iter().map(|(_, event)| *event).chain([self.begin])
+    fn launches(&self) -> impl DoubleEndedIterator<Item = (u64, Event)> + '_ {
+        self.launches.iter().copied().flatten()
+    }
+
+    fn add(&mut self, sent: u64, event: Event) {
+        self.launches[self.count] = Some((sent, event));
+        self.count += 1;
     }
 }
 
@@ -39,6 +45,8 @@ pub struct Probes {
     open: Option<Probe>,
     /// The last one, which the GPU is not done with.
     ending: Option<Probe>,
+    /// When it was last asked for.
+    looked: u64,
     rate: Rate,
     /// Launches of work that is measured in another way.
     held: u64,
@@ -48,8 +56,7 @@ pub struct Probes {
 impl Probes {
     /// Nothing yet; the first launch is measured.
     pub const fn new() -> Probes {
-        let rate = Rate::new();
-        Probes { due: true, open: None, ending: None, rate, held: 0, metered: 0 }
+        Probes { due: true, open: None, ending: None, looked: 0, rate: Rate::new(), held: 0, metered: 0 }
     }
 
     /// Something is about to be launched into a stream that can be marked, and nobody holds it up.
@@ -72,8 +79,8 @@ impl Probes {
         };
         self.due = false;
         let idle_at = is_idle.then_some(now);
-        let launches = Vec::with_capacity(Probe::MOST);
-        self.open = Some(Probe { context, stream, begin, idle_at, opened: now, last: now, launches });
+        let launches = [None; Probe::MOST];
+        self.open = Some(Probe { context, stream, begin, idle_at, opened: now, last: now, launches, count: 0 });
     }
 
     /// It was launched.
@@ -82,7 +89,7 @@ impl Probes {
         if open.context == context && open.stream == stream {
             open.last = now;
             match events.take() {
-                Some(event) if record(event, stream) => open.launches.push((now, event)),
+                Some(event) if record(event, stream) => open.add(now, event),
                 event => {
                     events.give(event);
                     self.end();
@@ -90,7 +97,7 @@ impl Probes {
                 }
             }
         }
-        if open.launches.len() >= Probe::MOST || now.saturating_sub(open.opened) > Probe::LONGEST {
+        if open.count >= Probe::MOST || now.saturating_sub(open.opened) > Probe::LONGEST {
             self.end();
         }
     }
@@ -112,19 +119,24 @@ impl Probes {
         self.ending.as_ref().or(self.open.as_ref()).map_or(0, |probe| probe.context)
     }
 
-    /// Sees whether the GPU is done with the last one. `beside_others`: other containers used the GPU meanwhile, and what it
-    /// did for them is in what was measured.
-    pub fn look(&mut self, events: &mut Events, beside_others: impl FnOnce(u64) -> bool) {
-        let is_done = |probe: &mut Probe| probe.launches.last().is_none_or(|(_, event)| has_passed(*event));
-        let Some(probe) = self.ending.take_if(is_done) else { return };
-        let launched = |&(sent, event): &(u64, Event)| {
-            elapsed(probe.begin, event).map(|done| Launched { sent, done: u64::try_from(done).unwrap_or(0) })
-        };
-        let launches: Vec<Launched> = probe.launches.iter().filter_map(launched).collect();
-        if !launches.is_empty() && (self.rate.is_unknown() || !beside_others(probe.opened)) {
-            self.rate.learn(launches.len() as u64, sample::worked(probe.idle_at, &launches));
+    /// Sees, now and then, whether the GPU is done with the last one. `beside_others`: other containers used the GPU since then,
+    /// and what it did for them is in what was measured.
+    pub fn look(&mut self, events: &mut Events, beside_others: impl FnOnce(u64) -> bool, now: u64) {
+        const BETWEEN_LOOKS: u64 = 1_000_000;
+        if now.saturating_sub(self.looked) < BETWEEN_LOOKS {
+            return;
         }
-        events.give(probe.events());
+        self.looked = now;
+        let is_done = |probe: &mut Probe| probe.launches().next_back().is_none_or(|(_, event)| has_passed(event));
+        let Some(probe) = self.ending.take_if(is_done) else { return };
+        if probe.count > 0 && (self.rate.is_unknown() || !beside_others(probe.opened)) {
+            let launched = |(sent, event)| {
+                let done = elapsed(probe.begin, event).and_then(|done| u64::try_from(done).ok()).unwrap_or(0);
+                Launched { sent, done }
+            };
+            self.rate.learn(probe.count as u64, sample::worked(probe.idle_at, probe.launches().map(launched)));
+        }
+        events.give(probe.launches().map(|(_, event)| event).chain([probe.begin]));
     }
 
     /// A context is gone, and our events with it.

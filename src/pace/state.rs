@@ -257,7 +257,8 @@ impl State {
         let in_company = pace.in_company.load(Ordering::Relaxed);
         let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
         if !self.samples.admits(most) && age <= PATIENCE {
-            return Step::Wait(now + 20_000);
+            // Where so much is queued, nobody is late who comes back when some of it is done.
+            return Step::Wait(now + if self.samples.are_known() { most / 16 } else { 20_000 });
         }
         let events = self.events.entry(asked.context).or_insert(Events::new());
         self.probes.before(asked.context, asked.stream, events, now);
@@ -345,7 +346,7 @@ impl State {
         }
         if self.probes.context() != 0 {
             let events = self.events.entry(self.probes.context()).or_insert(Events::new());
-            self.probes.look(events, |opened| compute.was_beside_others(opened));
+            self.probes.look(events, |opened| compute.was_beside_others(opened), now);
         }
         while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(now)) {
             let stretch = self.late.swap_remove(at);

@@ -444,6 +444,11 @@ impl Samples {
         }
     }
 
+    /// Whether it is known what they take.
+    pub fn are_known(&self) -> bool {
+        self.cost != 0
+    }
+
     /// Whether launches are so short that nobody need watch how many there are.
     pub fn are_short(&self) -> bool {
         self.are_within(Samples::SHORT)
