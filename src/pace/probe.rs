@@ -160,7 +160,10 @@ impl Probes {
     /// The process has launched so many more. How long the GPU worked on those of them that nobody held up.
     pub fn meter(&mut self, launches: u64, now: u64) -> u64 {
         let free = launches.saturating_sub(std::mem::take(&mut self.held));
-        let wall = now.saturating_sub(std::mem::replace(&mut self.metered, now));
+        let since = if self.metered == 0 { now } else { self.metered };
+        // What was launched before anything was measured is accounted for later, and so is the time of it.
+        self.metered = if self.rate.is_unknown() { since } else { now };
+        let wall = now.saturating_sub(since);
         // Not at every look, and not at every other: a program with a rhythm of its own shows all of its sides by and by.
         self.due |= now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0;
         self.rate.of(free, wall, DEEPEST_ALONE)

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import alone, beside, cost, table, witness
+from gpu.compute import account, alone, beside, cost, table, witness
 from gpu.compute.container import STABLE, TIMES
 from gpu.report import Outcome
 
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-CASES = [*witness.CASES, *cost.CASES, *alone.CASES, *beside.CASES]
+CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
 QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]
@@ -26,6 +26,8 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
     TIMES.solo = TIMES.window
     if TIMES.window < 5:
         TIMES.warmup, TIMES.solo = 0.5, min(TIMES.window, 1.5)
+    if options.warmup is not None:
+        TIMES.warmup = options.warmup
     STABLE.order = alone.keys([case.name for case in cases])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu import build
 from gpu.bench import Bench, Skip
-from gpu.compute import busy
+from gpu.compute import busy, region
 from gpu.compute.loads import Load
 from gpu.hooks.counted import fresh_directory
 from gpu.memory.container import Session
@@ -50,6 +50,7 @@ class Got:
     took_us: list[float] = field(default_factory=list)  # per request, of a load that has requests
     simulated_rate: float | None = None  # kernels per second of the window, by the simulated GPU's record
     watched: bool = True
+    account: float | None = None  # the share of the window by the library's account, of a container in a slice
 
     @property
     def simulated(self) -> bool:
@@ -72,6 +73,8 @@ class Got:
             "units_per_second": round(self.program_rate, 3),
             "records": self.window.kinds,
         }
+        if self.account is not None:
+            told["account"] = round(self.account, 3)
         if not self.simulated:
             told["pauses"] = busy.pauses(self.notes.intervals, self.start, self.end)
         return told
@@ -134,7 +137,9 @@ class Crew:
         self.sessions = [
             Session(bench, f"{label}-{number}", command, env, PATIENCE) for number in range(load.processes)
         ]
+        self.slice = (Path(env["RATION_DIR"]), env["RATION_NAME"]) if "RATION_DIR" in env else None
         self.simulated_rate: float | None = None
+        self.account: float | None = None
 
     def caches(self) -> dict[str, str]:
         found = {}
@@ -177,7 +182,7 @@ class Crew:
         else:
             notes = busy.Notes()
         window = busy.measure(notes, start, end)
-        return Got(window, notes, start, end, units, rate, took, self.simulated_rate, watched)
+        return Got(window, notes, start, end, units, rate, took, self.simulated_rate, watched, self.account)
 
     def noted(self, witness: str) -> busy.Notes:
         """What a witness wrote down: the program itself ("own"), or "cupti"."""
@@ -205,25 +210,43 @@ def together(crews: list[Crew], seconds: float, stays: dict[int, tuple[float, fl
             stay = (stays or {}).get(number)
             times = [start + int(s * busy.SECOND) for s in stay] if stay else [begin, end + int(TAIL * busy.SECOND)]
             crew.run(*times)
-        if crews[0].tool:
-            count_simulated(crews, start, end)
+        look_from_outside(crews, start, end)
         return [crew.finish(start, end) for crew in crews]
     finally:
         for crew in crews:
             crew.close()
 
 
-def count_simulated(crews: list[Crew], start: int, end: int) -> None:
-    """Looks at the simulated GPU's record when the window begins and when it ends."""
+@dataclass
+class Look:
+    """What can be seen of containers at one time, without asking them."""
+
+    clock: int
+    accounts: dict[Crew, int]
+    simulated: tuple[int, dict[int, int]] | None  # the simulated GPU's clock, and kernels by process
+
+
+def look(crews: list[Crew]) -> Look:
+    bench, tool = crews[0].bench, crews[0].tool
+    simulated = busy.simulated_kernels(tool, {**bench.machine.environment, **world(bench)}) if tool else None
+    accounts = {crew: region.gpu_time_of(*crew.slice) for crew in crews if crew.slice}
+    return Look(time.monotonic_ns(), accounts, simulated)
+
+
+def look_from_outside(crews: list[Crew], start: int, end: int) -> None:
+    """When the window begins, and when it ends."""
     looks = []
     for moment in (start, end):
         time.sleep(max(0.0, (moment - time.monotonic_ns()) / busy.SECOND))
-        bench = crews[0].bench
-        looks.append(busy.simulated_kernels(crews[0].tool, {**bench.machine.environment, **world(bench)}))
-    (first, before), (last, after) = looks
-    for crew in crews:
-        done = sum(after[session.pid] - before[session.pid] for session in crew.sessions)
-        crew.simulated_rate = done * busy.SECOND / (last - first)
+        looks.append(look(crews))
+    before, after = looks
+    for crew, accounted in before.accounts.items():
+        crew.account = 100 * (after.accounts[crew] - accounted) / (after.clock - before.clock)
+    if before.simulated and after.simulated:
+        (first, were), (last, are) = before.simulated, after.simulated
+        for crew in crews:
+            done = sum(are[session.pid] - were[session.pid] for session in crew.sessions)
+            crew.simulated_rate = done * busy.SECOND / (last - first)
 
 
 def alone(crew: Crew, seconds: float) -> Got:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import struct
 import sys
 import tempfile
 import unittest
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from gpu import compute
 from gpu.bench import Bench
-from gpu.compute import alone, beside, busy, container, cost, loads, plot, table, witness
+from gpu.compute import account, alone, beside, busy, container, cost, loads, plot, region, table, witness
 from gpu.compute.busy import SECOND
 from gpu.machine import Machine
 from gpu.report import Outcome
@@ -234,14 +235,31 @@ class Programs(unittest.TestCase):
             self.assertEqual(got.took_us, [2.5, 2.5])  # the first of each was before the window
             self.assertTrue(alone.same_work(got, got))
             self.assertFalse(alone.same_work(replace(got, units=got.units // 2), got))
+            self.assertTrue(account.judge(got), "it is in no slice")
+            self.assertEqual(account.judge(replace(got, account=got.window.share + 4)), [])
+            self.assertTrue(account.judge(replace(got, account=got.window.share - 6)))
+
+    def test_the_account_is_read_from_the_region(self) -> None:
+        of = region.layout()
+        size = (of["number.processes_at"][0] - of["number.containers_at"][0]) // of["number.containers"][0]
+        for state, seen in ((of["number.container_live"][0], 77 * SECOND), (of["number.container_free"][0], 0)):
+            data = bytearray(of["number.size"][0])
+            at = of["number.containers_at"][0] + 3 * size
+            struct.pack_into("<II", data, at + of["container.state"][0], state, 8)
+            data[at + of["container.name"][0] : at + of["container.name"][0] + 8] = b"gpu/free"
+            struct.pack_into("<Q", data, at + of["container.compute"][0] + 8 * region.GPU_TIME, 77 * SECOND)
+            with tempfile.TemporaryDirectory() as place:
+                Path(place, "gpu.region").write_bytes(data)
+                self.assertEqual(region.gpu_time_of(Path(place), "gpu/free"), seen)
+                self.assertEqual(region.gpu_time_of(Path(place), "gpu/fre"), 0)
 
     def test_quick_and_windows(self) -> None:
         before = replace(container.TIMES)
         try:
-            compute.plan(argparse.Namespace(window=None, quick=True), [])
+            compute.plan(argparse.Namespace(window=None, warmup=None, quick=True), [])
             self.assertEqual(container.TIMES.window, compute.QUICK_WINDOW)
-            compute.plan(argparse.Namespace(window=20.0, quick=True), [])
-            self.assertEqual((container.TIMES.window, container.TIMES.solo), (20.0, 20.0))
+            compute.plan(argparse.Namespace(window=20.0, warmup=1.0, quick=True), [])
+            self.assertEqual((container.TIMES.window, container.TIMES.solo, container.TIMES.warmup), (20.0, 20.0, 1.0))
         finally:
             vars(container.TIMES).update(vars(before))
 
