@@ -82,9 +82,74 @@ impl Waits {
     }
 }
 
+/// Looks at a program that is not bound by the GPU, though others use it: each holds up every launch a little for a millisecond
+/// or two, so one that was found to be the same again and again is looked at more rarely.
+pub struct Glances {
+    /// Nobody looks at present.
+    away: bool,
+    /// How often in a row it was found so.
+    same: u32,
+    skipped: u32,
+}
+
+impl Glances {
+    /// So often in a row makes sure of it.
+    const SURE: u32 = 3;
+    /// And then so many are left out, one after another.
+    const SKIPPED: u32 = 4;
+
+    /// Nobody has looked.
+    pub const fn new() -> Glances {
+        Glances { away: false, same: 0, skipped: 0 }
+    }
+
+    /// It was looked at and found not to be bound: from now on nobody looks.
+    pub fn end(&mut self) {
+        self.away = true;
+        self.same = self.same.saturating_add(1);
+    }
+
+    /// A launch is looked at. Whether that is the first after a while.
+    pub fn begin(&mut self) -> bool {
+        std::mem::take(&mut self.away)
+    }
+
+    /// It is bound by the GPU, or alone with it.
+    pub fn forget(&mut self) {
+        *self = Glances::new();
+    }
+
+    /// It is time for another. Whether that may be left out.
+    pub fn may_skip(&mut self) -> bool {
+        let skips = self.away && self.same >= Glances::SURE && self.skipped < Glances::SKIPPED;
+        self.skipped = if skips { self.skipped + 1 } else { 0 };
+        skips
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_found_the_same_is_looked_at_more_rarely() {
+        let mut glances = Glances::new();
+        for _ in 0..3 {
+            assert!(!glances.may_skip());
+            glances.begin();
+            glances.end();
+        }
+        for _ in 0..3 {
+            let skipped: Vec<bool> = (0..5).map(|_| glances.may_skip()).collect();
+            assert_eq!(skipped, [true, true, true, true, false]);
+            assert!(glances.begin() && !glances.begin());
+            assert!(!glances.may_skip(), "it is being looked at");
+            glances.end();
+        }
+        glances.forget();
+        glances.end();
+        assert!(!glances.may_skip(), "and from the beginning");
+    }
 
     const MS: u64 = 1_000_000;
 

@@ -81,18 +81,21 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     calls::never_break_captures();
     let mut company_at = 0;
     let mut counts = Counts::new();
+    let mut used: Option<&'static Slice> = None;
     while !STOPPED.load(Ordering::SeqCst) {
         let now = sys::nanoseconds();
         let looks_around = now >= company_at;
-        let mut is_busy = false;
+        let launched = if looks_around { counts.more() } else { [0; 3] };
+        // The counters do not say on which GPU: one on which a launch was looked at takes them all.
+        let is_touched = |slice: &&'static Slice| slice.pace.touched.load(Ordering::Relaxed);
+        used = ledger::all().find(is_touched).or(used);
+        let is_busy = launched != [0; 3] || ledger::all().any(|slice| is_touched(&slice));
         let (mut until, mut ringing): (u64, Option<(&'static Slice, u32)>) = (u64::MAX, None);
         for slice in ledger::all() {
             let bell = slice.compute().bell();
-            is_busy |= slice.pace.touched.load(Ordering::Relaxed);
             if looks_around {
-                // The counters do not say on which GPU: whichever was used takes them all.
-                let is_used = slice.pace.touched.load(Ordering::Relaxed);
-                slice.pace.look_around(slice, if is_used { counts.more() } else { [0; 3] }, now);
+                let is_used = used.is_some_and(|used| std::ptr::eq(used, slice));
+                slice.pace.look_around(slice, if is_used { launched } else { [0; 3] }, now);
             }
             INSIDE.store(true, Ordering::SeqCst);
             if !STOPPED.load(Ordering::SeqCst) {
@@ -162,7 +165,7 @@ impl Pace {
             state.left(now)
         });
         compute.launched(kernels, graphs, left);
-        if self.touched.swap(false, Ordering::Relaxed) {
+        if self.touched.swap(false, Ordering::Relaxed) || kernels + graphs + copies > 0 {
             compute.is_active(now);
         }
         let (in_company, flight) = if self.takes_turns { compute.company(now) } else { (false, None) };
@@ -170,7 +173,9 @@ impl Pace {
         let flight = flight.map_or(0, |flight| if flight == ration_policy::Flight::SHORT { 2 } else { 1 });
         self.flight.store(flight, Ordering::Relaxed);
         // The next launch is looked at, even if none has to ask.
-        self.gate();
+        if !self.state.with(|state| state.glances.may_skip()) {
+            self.gate();
+        }
     }
 
     fn tick(&self, slice: &Slice, now: u64) -> (u64, bool) {

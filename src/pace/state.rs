@@ -7,7 +7,7 @@ use ration_policy::turns::Priority;
 use ration_policy::{Flight, Share};
 use ration_region::{Compute, Whose};
 
-use super::bound::Waits;
+use super::bound::{Glances, Waits};
 use super::costs::{self, Work};
 use super::probe::Probes;
 use super::stretch::{Events, Samples, Stretch};
@@ -65,8 +65,8 @@ pub struct State {
     asking: u32,
     /// How much more has to be in flight because threads are woken late.
     lateness: u64,
-    /// Nobody has looked at launches for a while, though there is company.
-    away: bool,
+    /// How often launches are looked at that nobody holds up, where there is company.
+    pub glances: Glances,
 }
 
 /// What somebody wants to launch.
@@ -111,7 +111,7 @@ impl State {
             waits: Waits::new(),
             asking: 0,
             lateness: 0,
-            away: false,
+            glances: Glances::new(),
         }
     }
 
@@ -129,7 +129,7 @@ impl State {
     pub fn step(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
         let Asked { context, stream, work, has_waited } = *asked;
         self.launched = now;
-        if std::mem::take(&mut self.away) {
+        if self.glances.begin() {
             self.waits.start(now);
         }
         self.look(compute, now);
@@ -281,7 +281,7 @@ impl State {
         let is_watched = is_held || if in_company { !self.may_look_away(now) } else { !self.samples.are_short() };
         if !is_watched {
             self.samples.begin_again(self.events.entry(context).or_insert(Events::new()));
-            self.away = in_company;
+            if in_company { self.glances.end() } else { self.glances.forget() }
         }
         is_watched
     }
@@ -420,6 +420,7 @@ impl State {
             }
         } else if !self.wanting && (compute.priority() == Priority::Latency || self.waits.are_many(now)) {
             self.wanting = true;
+            self.glances.forget();
             self.waits.start(now);
         }
     }
