@@ -119,9 +119,8 @@ impl Probes {
         self.ending.as_ref().or(self.open.as_ref()).map_or(0, |probe| probe.context)
     }
 
-    /// Sees, now and then, whether the GPU is done with the last one. `beside_others`: other containers used the GPU since then,
-    /// and what it did for them is in what was measured.
-    pub fn look(&mut self, events: &mut Events, beside_others: impl FnOnce(u64) -> bool, now: u64) {
+    /// Sees, now and then, whether the GPU is done with the last one. `in_company`: whether other containers use the GPU.
+    pub fn look(&mut self, events: &mut Events, in_company: impl FnOnce() -> bool, now: u64) {
         const BETWEEN_LOOKS: u64 = 1_000_000;
         if now.saturating_sub(self.looked) < BETWEEN_LOOKS {
             return;
@@ -129,12 +128,17 @@ impl Probes {
         self.looked = now;
         let is_done = |probe: &mut Probe| probe.launches().next_back().is_none_or(|(_, event)| has_passed(event));
         let Some(probe) = self.ending.take_if(is_done) else { return };
-        if probe.count > 0 && (self.rate.is_unknown() || !beside_others(probe.opened)) {
+        if probe.count > 0 {
             let launched = |(sent, event)| {
                 let done = elapsed(probe.begin, event).and_then(|done| u64::try_from(done).ok()).unwrap_or(0);
                 Launched { sent, done }
             };
-            self.rate.learn(probe.count as u64, sample::worked(probe.idle_at, probe.launches().map(launched)));
+            let (launches, time) = (probe.count as u64, sample::worked(probe.idle_at, probe.launches().map(launched)));
+            if in_company() {
+                self.rate.learn_beside_others(launches, time);
+            } else {
+                self.rate.learn(launches, time);
+            }
         }
         events.give(probe.launches().map(|(_, event)| event).chain([probe.begin]));
     }
@@ -150,6 +154,11 @@ impl Probes {
         if self.open.as_ref().is_some_and(|open| open.stream == stream) {
             self.end();
         }
+    }
+
+    /// So many launches were measured in another way, and took so long.
+    pub fn learn(&mut self, launches: u64, time: u64) {
+        self.rate.learn(launches, time);
     }
 
     /// Something was launched that is measured in another way.

@@ -346,7 +346,7 @@ impl State {
         }
         if self.probes.context() != 0 {
             let events = self.events.entry(self.probes.context()).or_insert(Events::new());
-            self.probes.look(events, |opened| compute.was_beside_others(opened), now);
+            self.probes.look(events, || compute.company(now).0, now);
         }
         while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(now)) {
             let stretch = self.late.swap_remove(at);
@@ -446,7 +446,11 @@ impl State {
         let is_known = !stretch.unknown;
         let was_beside = compute.was_beside_others(opened);
         let events = self.events.entry(stretch.context).or_insert(Events::new());
-        let measured = stretch.settle(lost.is_none() && !was_beside, events);
+        let (by_itself, launches) = (lost.is_none() && !was_beside, stretch.launches());
+        let measured = stretch.settle(by_itself, events);
+        if by_itself {
+            self.probes.learn(launches, measured);
+        }
         let gpu = match lost {
             // What it took and what others took meanwhile are in one.
             Some(before) => {

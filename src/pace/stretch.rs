@@ -225,6 +225,11 @@ impl Stretch {
         }
     }
 
+    /// How many pieces of work it has.
+    pub fn launches(&self) -> u64 {
+        self.works.iter().map(|(_, count)| u64::from(*count)).sum()
+    }
+
     /// Another may begin before the last of it is done: see [`Stretch::settle`].
     pub fn hand_over(&mut self) {
         self.streams.iter_mut().for_each(|marked| marked.handed = marked.passed);

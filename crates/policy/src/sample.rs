@@ -33,15 +33,21 @@ pub struct Rate {
     owed: u64,
     /// What launches should take that the GPU cannot have done yet.
     queued: u64,
+    /// Of those that were measured beside others, since any was learned from: how many, and the quickest, as `time` and `launches`.
+    beside: u32,
+    quickest: (u64, u64),
 }
 
 impl Rate {
     /// So many launches count: what was measured before them is forgotten by and by.
     const REMEMBERED: u64 = 256;
 
+    /// Of so many that were measured beside others, one was not interrupted.
+    const ENOUGH: u32 = 8;
+
     /// Nothing was measured.
     pub const fn new() -> Rate {
-        Rate { time: 0, launches: 0, owed: 0, queued: 0 }
+        Rate { time: 0, launches: 0, owed: 0, queued: 0, beside: 0, quickest: (0, 0) }
     }
 
     /// Whether nothing was measured yet.
@@ -57,6 +63,20 @@ impl Rate {
         }
         self.time = self.time.saturating_add(time);
         self.launches = self.launches.saturating_add(launches);
+    }
+
+    /// The same where others used the GPU meanwhile: what was measured may have in it what the GPU did for them.
+    pub fn learn_beside_others(&mut self, launches: u64, time: u64) {
+        let (least, of) = self.quickest;
+        if self.beside == 0 || u128::from(time) * u128::from(of) < u128::from(least) * u128::from(launches) {
+            self.quickest = (time, launches);
+        }
+        self.beside += 1;
+        if self.beside >= Rate::ENOUGH {
+            let (time, launches) = self.quickest;
+            self.beside = 0;
+            self.learn(launches, time);
+        }
     }
 
     /// How long the GPU worked in so much wall time, where so many more were launched. No more than `deepest` is ever queued.
@@ -117,6 +137,18 @@ mod tests {
         assert_eq!(Rate::new().of(u64::MAX, 7, 7), 0);
         rate.learn(u64::MAX, u64::MAX);
         assert_eq!(rate.of(u64::MAX, 7, u64::MAX), 7);
+    }
+
+    #[test]
+    fn beside_others_the_quickest_counts() {
+        let mut rate = Rate::new();
+        for time in [900, 20, 40, 900, 900, 900, 10, 900] {
+            assert!(rate.is_unknown());
+            rate.learn_beside_others(if time == 40 { 16 } else { 2 }, time * US);
+        }
+        assert_eq!(rate.of(1000, u64::MAX, 0), 1000 * 40 * US / 16);
+        rate.learn_beside_others(u64::MAX, u64::MAX);
+        rate.learn_beside_others(u64::MAX, 0);
     }
 
     #[test]
