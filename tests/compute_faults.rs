@@ -194,7 +194,7 @@ const REQUESTS: [(&str, &str, f64); 3] =
 const TOLERANCE: f64 = 3.0;
 /// How far the accounts may be from what the GPU did for each, after all of that, in per cent. Who is killed takes up to a
 /// turn's work with it that nobody has accounted for, and what two do at the same time is shared out as well as can be.
-const DRIFT_OF_FAULTS: f64 = 4.0;
+const DRIFT_OF_FAULTS: f64 = 3.0;
 
 fn signal(session: &Session, signal: i32) {
     // SAFETY: kill takes numbers; the child was not waited for, so nobody else has its number.

@@ -166,6 +166,11 @@ impl Probes {
         self.held += 1;
     }
 
+    /// What was launched until now is measured in another way.
+    pub fn pass(&mut self, now: u64) {
+        (self.held, self.metered) = (0, now);
+    }
+
     /// The process has launched so many more. How long the GPU worked on those of them that nobody held up.
     pub fn meter(&mut self, launches: u64, now: u64) -> u64 {
         let free = launches.saturating_sub(std::mem::take(&mut self.held));
