@@ -150,7 +150,10 @@ fn expect(text: &mut String, mut attempt: impl FnMut() -> (String, bool)) {
         },
         |(_, is_right)| *is_right,
     );
-    let Some((line, is_right)) = judged else { return };
+    let Some((line, is_right)) = judged else {
+        let _ = writeln!(text, "not judged: {}", seen.join("\n"));
+        return;
+    };
     assert!(is_right, "{text}{}", seen.join("\n"));
     let _ = writeln!(text, "{line}");
 }
