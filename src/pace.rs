@@ -19,8 +19,10 @@
 
 mod bound;
 pub mod costs;
+mod marks;
 mod pacer;
 mod probe;
+mod samples;
 mod sleep;
 mod state;
 mod stretch;

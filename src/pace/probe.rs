@@ -5,8 +5,8 @@
 
 use ration_policy::sample::{self, Launched, Rate};
 
+use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
 use super::state::DEEPEST_ALONE;
-use super::stretch::{Event, Events, elapsed, has_passed, record, record_timely};
 use crate::driver::{Stream, calls};
 
 /// Launches in a row that are measured.

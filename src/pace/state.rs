@@ -9,8 +9,10 @@ use ration_region::{Compute, Whose};
 
 use super::bound::{Glances, Waits};
 use super::costs::{self, Work};
+use super::marks::Events;
 use super::probe::Probes;
-use super::stretch::{Events, Samples, Stretch};
+use super::samples::Samples;
+use super::stretch::Stretch;
 use super::{Pace, pacer};
 use crate::driver::Stream;
 use crate::sys;

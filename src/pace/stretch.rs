@@ -5,21 +5,12 @@
 //! stream, or while nobody can begin a capture in it.
 
 use std::collections::VecDeque;
-use std::ptr::null_mut;
 
 use ration_policy::{Busy, Cost};
 
 use super::costs::{self, Work};
-use crate::abi::cuda::*;
-use crate::driver::{Stream, calls};
-use crate::sys;
-
-/// An event of ours.
-#[derive(Clone, Copy)]
-pub struct Event(CUevent);
-
-// SAFETY: a handle, which the driver takes from any thread.
-unsafe impl Send for Event {}
+use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
+use crate::driver::Stream;
 
 /// A mark behind some work.
 #[derive(Clone, Copy)]
@@ -80,7 +71,7 @@ impl Marked {
 
     /// Whether a mark that was passed is asked for at the end.
     fn is_kept(&self, mark: &Mark) -> bool {
-        self.first.iter().chain(&self.handed).any(|kept| kept.event.0 == mark.event.0)
+        self.first.iter().chain(&self.handed).any(|kept| kept.event == mark.event)
     }
 
     /// Sees which marks the GPU has passed.
@@ -122,9 +113,7 @@ pub struct Stretch {
 }
 
 /// As often as this an end is marked while launches come quickly.
-const BETWEEN_MARKS: u64 = 50_000;
-/// As often as this it is looked which marks of one that nobody holds up the GPU has passed.
-const BETWEEN_LOOKS: u64 = 20_000;
+pub const BETWEEN_MARKS: u64 = 50_000;
 /// And behind so much work.
 const WORK_BETWEEN_MARKS: u64 = 80_000;
 
@@ -329,7 +318,7 @@ impl Stretch {
         for mut marked in self.streams.drain(..) {
             let mut marks: Vec<Event> = marked.marks.drain(..).map(|mark| mark.event).collect();
             for mark in [marked.first, marked.handed, marked.passed].into_iter().flatten() {
-                if !marks.iter().any(|event| event.0 == mark.event.0) {
+                if !marks.contains(&mark.event) {
                     marks.push(mark.event);
                 }
             }
@@ -343,216 +332,5 @@ impl Stretch {
         for (work, cost, _) in known {
             costs::set(work, cost.learned(self.expected, unknown, measured));
         }
-    }
-}
-
-/// A mark behind a launch that nobody held up.
-struct Sample {
-    event: Event,
-    stream: Stream,
-    /// When it was recorded, by the host's clock.
-    at: u64,
-    /// How many launches there were up to it.
-    count: u64,
-    /// The one before was under way when this one was recorded, so that the GPU had no pause between them.
-    follows: bool,
-}
-
-/// Marks behind some of the work of a program that nobody holds up, to know how much of it is under way, and for how long.
-/// While there is one that the GPU has not passed, others are put into that stream only: what is done between marks in two
-/// streams says nothing about how long it takes.
-pub struct Samples {
-    context: usize,
-    marks: VecDeque<Sample>,
-    passed: Option<Sample>,
-    marked: u64,
-    looked: u64,
-    count: u64,
-    /// What a launch takes on average; 0: not known.
-    cost: u64,
-    /// How often that was found since launches are watched.
-    found: u32,
-}
-
-impl Samples {
-    /// While nothing is known, no more than this is under way.
-    const UNKNOWN: u64 = 16;
-    /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
-    const SHORT: u64 = 40_000;
-    /// And where others wait for them.
-    const QUICK: u64 = 10_000;
-
-    /// None yet.
-    pub const fn new() -> Samples {
-        Samples { context: 0, marks: VecDeque::new(), passed: None, marked: 0, looked: 0, count: 0, cost: 0, found: 0 }
-    }
-
-    /// Something was launched into a stream that can be marked.
-    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
-        const MOST: usize = 64;
-        if self.context != context {
-            self.forget();
-            self.context = context;
-        }
-        self.count += 1;
-        let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
-        let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
-        let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
-        if !due || is_other || self.marks.len() >= MOST {
-            return;
-        }
-        let Some(event) = events.take() else { return };
-        if record(event, stream) {
-            let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
-            self.marks.push_back(Sample { event, stream, at: now, count: self.count, follows });
-            self.marked = now;
-        } else {
-            events.give([event]);
-        }
-    }
-
-    /// Sees how far the GPU has got. For how long the oldest of what was marked has been under way.
-    pub fn age(&mut self, events: &mut Events, now: u64) -> u64 {
-        let again = now.saturating_sub(self.looked) >= BETWEEN_LOOKS;
-        if again {
-            self.looked = now;
-        }
-        while again && self.marks.front().is_some_and(|sample| has_passed(sample.event)) {
-            let Some(sample) = self.marks.pop_front() else { break };
-            if let Some(before) = &self.passed
-                && sample.follows
-                && sample.stream == before.stream
-                && let Some(took) = elapsed(before.event, sample.event)
-            {
-                self.cost = (took.max(1) as u64 / (sample.count - before.count).max(1)).max(1);
-                self.found += 1;
-            }
-            events.give(self.passed.replace(sample).map(|before| before.event));
-        }
-        self.marks.front().map_or(0, |sample| now.saturating_sub(sample.at))
-    }
-
-    /// What should be under way.
-    pub fn left(&self) -> u64 {
-        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
-        if self.marks.is_empty() { 0 } else { under_way.saturating_mul(self.cost) }
-    }
-
-    /// Whether more may be launched, if no more is to be under way than this.
-    pub fn admits(&self, most: u64) -> bool {
-        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
-        match self.cost {
-            // The next one can be marked, so this does not go on.
-            _ if self.marks.is_empty() => true,
-            0 => under_way < Samples::UNKNOWN,
-            cost => under_way < 2 || under_way.saturating_mul(cost) <= most,
-        }
-    }
-
-    /// Whether it is known what they take.
-    pub fn are_known(&self) -> bool {
-        self.cost != 0
-    }
-
-    /// Whether launches are so short that nobody need watch how many there are.
-    pub fn are_short(&self) -> bool {
-        self.are_within(Samples::SHORT)
-    }
-
-    /// Whether they are so short that nobody need, not even where others wait for them.
-    pub fn are_quick(&self) -> bool {
-        self.are_within(Samples::QUICK)
-    }
-
-    fn are_within(&self, cost: u64) -> bool {
-        self.cost != 0 && self.cost < cost && self.found > 0 || self.count > 64 && self.marks.is_empty()
-    }
-
-    /// Launches were not watched for a while.
-    pub fn begin_again(&mut self, events: &mut Events) {
-        events.give(self.marks.drain(..).chain(self.passed.take()).map(|sample| sample.event));
-        (self.count, self.found) = (0, 0);
-    }
-
-    /// The context that they are in.
-    pub fn context(&self) -> usize {
-        self.context
-    }
-
-    /// Their context is gone, or another is looked at. (The events of one that is not gone stay with it.)
-    pub fn forget(&mut self) {
-        *self = Samples { cost: self.cost, ..Samples::new() };
-    }
-}
-
-/// Records a mark. False: that is not possible.
-pub fn record(event: Event, stream: Stream) -> bool {
-    // SAFETY: an event of ours in the context of the stream, which a caller is using or has not destroyed.
-    (unsafe { calls::cuEventRecord(event.0, stream.handle()) }) == CUDA_SUCCESS
-}
-
-/// The same, and when it had been recorded. A thread that was not given the processor meanwhile does not know when in the call
-/// that was, and does it again.
-pub fn record_timely(event: Event, stream: Stream) -> Option<u64> {
-    const LATE: u64 = 20_000;
-    let mut called = sys::nanoseconds();
-    for _ in 0..3 {
-        if !record(event, stream) {
-            return None;
-        }
-        let now = sys::nanoseconds();
-        if now.saturating_sub(called) < LATE {
-            return Some(now);
-        }
-        called = now;
-    }
-    Some(called)
-}
-
-/// Whether the GPU has passed a mark.
-pub fn has_passed(event: Event) -> bool {
-    // SAFETY: an event of ours. An error is as good as an end: nobody waits for what is not there.
-    let told = calls::without_breaking_captures(|| unsafe { calls::cuEventQuery(event.0) });
-    told != CUDA_ERROR_NOT_READY
-}
-
-/// Nanoseconds of the GPU's time between two marks.
-pub fn elapsed(from: Event, to: Event) -> Option<i64> {
-    let mut ms = 0f32;
-    // SAFETY: events of ours that the GPU has passed, and a place to write to.
-    let told = unsafe { calls::cuEventElapsedTime(&raw mut ms, from.0, to.0) };
-    (told == CUDA_SUCCESS).then(|| (f64::from(ms) * 1e6) as i64)
-}
-
-/// Events of ours in one context, to be used again and again.
-pub struct Events {
-    free: Vec<Event>,
-    made: usize,
-}
-
-impl Events {
-    /// As many are made at most.
-    const MOST: usize = 512;
-
-    /// None yet.
-    pub const fn new() -> Events {
-        Events { free: Vec::new(), made: 0 }
-    }
-
-    /// One to record.
-    pub fn take(&mut self) -> Option<Event> {
-        if let Some(event) = self.free.pop() {
-            return Some(event);
-        }
-        let mut event: CUevent = null_mut();
-        // SAFETY: a place to write to, in a context that the caller is using.
-        let told = self.made < Events::MOST && unsafe { calls::cuEventCreate(&raw mut event, 0) } == CUDA_SUCCESS;
-        self.made += usize::from(told);
-        told.then_some(Event(event))
-    }
-
-    /// They are not needed any more.
-    pub fn give(&mut self, events: impl IntoIterator<Item = Event>) {
-        self.free.extend(events);
     }
 }

@@ -1,0 +1,149 @@
+//! How much of a program's work is under way that nobody holds up.
+
+use std::collections::VecDeque;
+
+use super::marks::{Event, Events, elapsed, has_passed, record};
+use super::stretch::BETWEEN_MARKS;
+use crate::driver::Stream;
+
+/// As often as this it is looked which marks of one that nobody holds up the GPU has passed.
+const BETWEEN_LOOKS: u64 = 20_000;
+
+/// A mark behind a launch that nobody held up.
+struct Sample {
+    event: Event,
+    stream: Stream,
+    /// When it was recorded, by the host's clock.
+    at: u64,
+    /// How many launches there were up to it.
+    count: u64,
+    /// The one before was under way when this one was recorded, so that the GPU had no pause between them.
+    follows: bool,
+}
+
+/// Marks behind some of the work of a program that nobody holds up, to know how much of it is under way, and for how long.
+/// While there is one that the GPU has not passed, others are put into that stream only: what is done between marks in two
+/// streams says nothing about how long it takes.
+pub struct Samples {
+    context: usize,
+    marks: VecDeque<Sample>,
+    passed: Option<Sample>,
+    marked: u64,
+    looked: u64,
+    count: u64,
+    /// What a launch takes on average; 0: not known.
+    cost: u64,
+    /// How often that was found since launches are watched.
+    found: u32,
+}
+
+impl Samples {
+    /// While nothing is known, no more than this is under way.
+    const UNKNOWN: u64 = 16;
+    /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
+    const SHORT: u64 = 40_000;
+    /// And where others wait for them.
+    const QUICK: u64 = 10_000;
+
+    /// None yet.
+    pub const fn new() -> Samples {
+        Samples { context: 0, marks: VecDeque::new(), passed: None, marked: 0, looked: 0, count: 0, cost: 0, found: 0 }
+    }
+
+    /// Something was launched into a stream that can be marked.
+    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+        const MOST: usize = 64;
+        if self.context != context {
+            self.forget();
+            self.context = context;
+        }
+        self.count += 1;
+        let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
+        let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
+        let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
+        if !due || is_other || self.marks.len() >= MOST {
+            return;
+        }
+        let Some(event) = events.take() else { return };
+        if record(event, stream) {
+            let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
+            self.marks.push_back(Sample { event, stream, at: now, count: self.count, follows });
+            self.marked = now;
+        } else {
+            events.give([event]);
+        }
+    }
+
+    /// Sees how far the GPU has got. For how long the oldest of what was marked has been under way.
+    pub fn age(&mut self, events: &mut Events, now: u64) -> u64 {
+        let again = now.saturating_sub(self.looked) >= BETWEEN_LOOKS;
+        if again {
+            self.looked = now;
+        }
+        while again && self.marks.front().is_some_and(|sample| has_passed(sample.event)) {
+            let Some(sample) = self.marks.pop_front() else { break };
+            if let Some(before) = &self.passed
+                && sample.follows
+                && sample.stream == before.stream
+                && let Some(took) = elapsed(before.event, sample.event)
+            {
+                self.cost = (took.max(1) as u64 / (sample.count - before.count).max(1)).max(1);
+                self.found += 1;
+            }
+            events.give(self.passed.replace(sample).map(|before| before.event));
+        }
+        self.marks.front().map_or(0, |sample| now.saturating_sub(sample.at))
+    }
+
+    /// What should be under way.
+    pub fn left(&self) -> u64 {
+        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
+        if self.marks.is_empty() { 0 } else { under_way.saturating_mul(self.cost) }
+    }
+
+    /// Whether more may be launched, if no more is to be under way than this.
+    pub fn admits(&self, most: u64) -> bool {
+        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
+        match self.cost {
+            // The next one can be marked, so this does not go on.
+            _ if self.marks.is_empty() => true,
+            0 => under_way < Samples::UNKNOWN,
+            cost => under_way < 2 || under_way.saturating_mul(cost) <= most,
+        }
+    }
+
+    /// Whether it is known what they take.
+    pub fn are_known(&self) -> bool {
+        self.cost != 0
+    }
+
+    /// Whether launches are so short that nobody need watch how many there are.
+    pub fn are_short(&self) -> bool {
+        self.are_within(Samples::SHORT)
+    }
+
+    /// Whether they are so short that nobody need, not even where others wait for them.
+    pub fn are_quick(&self) -> bool {
+        self.are_within(Samples::QUICK)
+    }
+
+    fn are_within(&self, cost: u64) -> bool {
+        self.cost != 0 && self.cost < cost && self.found > 0 || self.count > 64 && self.marks.is_empty()
+    }
+
+    /// Launches were not watched for a while.
+    pub fn begin_again(&mut self, events: &mut Events) {
+        events.give(self.marks.drain(..).chain(self.passed.take()).map(|sample| sample.event));
+        (self.count, self.found) = (0, 0);
+    }
+
+    /// The context that they are in.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Their context is gone, or another is looked at. (The events of one that is not gone stay with it.)
+    pub fn forget(&mut self) {
+        *self = Samples { cost: self.cost, ..Samples::new() };
+    }
+}
