@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use costs::Work;
 use ration_policy::Flight;
 use ration_region::Compute;
-use state::{Asked, GAP, State, Step};
+use state::{Asked, GAP, Launched, State, Step};
 
 use crate::abi::cuda::CUcontext;
 use crate::driver::Stream;
@@ -125,7 +125,7 @@ impl Pace {
         let began = sys::nanoseconds();
         let (mut now, mut waited) = (began, 0);
         self.state.with(State::asks);
-        loop {
+        let ticket = loop {
             // Each time anew: the region may be lost meanwhile, and another be in its place.
             let compute = slice.compute();
             let bell = compute.bell();
@@ -137,21 +137,22 @@ impl Pace {
             });
             let before = now;
             match step {
-                Step::Go => break,
+                Step::Go(ticket) => break ticket,
                 Step::Wait(until) => sys::sleep_until(until.min(now + 1_000_000), now),
                 Step::Ahead(until) => sleep::while_ahead(&compute, bell, until, now),
                 Step::Turn(until) => sleep::until_turn(&compute, bell, until, now),
             }
             now = sys::nanoseconds();
             waited = if matches!(step, Step::Turn(_)) { 0 } else { now - before };
-        }
+        };
         if now > began + GAP {
             slice.compute().throttled(now - began);
         }
         let result = driver();
         let now = sys::nanoseconds();
         let in_company = self.in_company.load(Ordering::Relaxed);
-        if !self.state.with(|state| state.after(context as usize, stream, in_company, now)) {
+        let launched = Launched { context: context as usize, stream, ticket };
+        if !self.state.with(|state| state.after(&launched, in_company, now)) {
             self.ungate();
         }
         result

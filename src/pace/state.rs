@@ -12,7 +12,7 @@ use super::costs::{self, Work};
 use super::marks::Events;
 use super::probe::Probes;
 use super::samples::Samples;
-use super::stretch::Stretch;
+use super::stretch::{Stretch, Ticket};
 use super::{Pace, pacer};
 use crate::driver::Stream;
 use crate::sys;
@@ -44,6 +44,8 @@ const FORGOTTEN: u64 = 20_000_000;
 /// How a process's work on one GPU stands.
 pub struct State {
     pub stretch: Option<Stretch>,
+    /// How many there were.
+    stretches: u64,
     /// The stretch is full, or the turn is over: it is waited for.
     closing: bool,
     /// Stretches that nobody waits for any more, to be charged when they end.
@@ -80,9 +82,17 @@ pub struct Asked {
     pub has_waited: bool,
 }
 
+/// What somebody has launched.
+pub struct Launched {
+    pub context: usize,
+    pub stream: Stream,
+    pub ticket: Option<Ticket>,
+}
+
 /// What a launch has to do next.
 pub enum Step {
-    Go,
+    /// As part of a stretch, if it is held to one.
+    Go(Option<Ticket>),
     /// Not before then, or when something has happened.
     Wait(u64),
     /// The same, where the bell rings when somebody is in a hurry.
@@ -101,6 +111,7 @@ impl State {
     pub fn new() -> State {
         State {
             stretch: None,
+            stretches: 0,
             closing: false,
             late: Vec::new(),
             turn: 0,
@@ -183,7 +194,7 @@ impl State {
                 return Step::Wait(now);
             }
             // What takes longer than expected is waited for.
-            let is_nearly = !stretch.unknown && (1..=EARLY).contains(&stretch.left(now));
+            let is_nearly = !stretch.unknown && !stretch.is_going() && (1..=EARLY).contains(&stretch.left(now));
             if over && (is_done || is_nearly) {
                 // The next is not to wait while we reckon up what this one took.
                 stretch.hand_over();
@@ -236,17 +247,20 @@ impl State {
             let is_marked_often = compute.priority() != Priority::Latency;
             let turn = if self.wanting { compute.turn_began() } else { 0 };
             let begins_turn = turn != std::mem::replace(&mut self.turn, turn) && self.wanting;
-            self.stretch = Some(Stretch::new(context, begins_turn, is_marked_often, now));
+            self.stretches += 1;
+            self.stretch = Some(Stretch::new(self.stretches, context, begins_turn, is_marked_often, now));
             pacer::wake();
         }
         let events = self.events.entry(context).or_insert(Events::new());
+        let mut ticket = None;
         if let Some(stretch) = &mut self.stretch {
-            stretch.before(stream, work, events, sys::nanoseconds());
+            ticket = stretch.before(stream, work, events, sys::nanoseconds());
             if self.wanting {
-                compute.works(now + stretch.left(now));
+                let cost = costs::of(work).expected().unwrap_or(0);
+                compute.works(now + stretch.left(now) + cost);
             }
         }
-        Step::Go
+        Step::Go(ticket)
     }
 
     /// Nobody holds it up, but what is queued must not grow without end.
@@ -264,16 +278,21 @@ impl State {
         }
         let events = self.events.entry(asked.context).or_insert(Events::new());
         self.probes.before(asked.context, asked.stream, events, now);
-        Step::Go
+        Step::Go(None)
     }
 
     /// It was launched. Whether the next one has to ask.
-    pub fn after(&mut self, context: usize, stream: Stream, in_company: bool, now: u64) -> bool {
+    pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
+        let Launched { context, stream, ticket } = *launched;
         self.launched = now;
         self.asking = self.asking.saturating_sub(1);
         let events = self.events.entry(context).or_insert(Events::new());
-        if let Some(stretch) = self.stretch.as_mut().filter(|stretch| stretch.context == context) {
-            stretch.after(stream, events, now);
+        if let Some(ticket) = ticket {
+            // It may have been left meanwhile, or even be gone with its context.
+            let mut all = self.stretch.iter_mut().chain(&mut self.late);
+            if let Some(stretch) = all.find(|stretch| stretch.number == ticket.stretch) {
+                stretch.after(ticket, events, now);
+            }
             self.probes.is_held();
         } else {
             self.samples.after(context, stream, events, now);

@@ -38,6 +38,8 @@ struct Marked {
     marks: VecDeque<Mark>,
     /// What all that was launched should take.
     launched: u64,
+    /// Launches that may go, and of which it is not known that they have.
+    going: u32,
     /// Something was launched behind the last mark.
     moved: bool,
     /// The stream can take no more marks: it is gone, or records a graph.
@@ -87,8 +89,19 @@ impl Marked {
     }
 }
 
+/// A launch that may go, as part of a stretch.
+#[derive(Clone, Copy)]
+pub struct Ticket {
+    pub stretch: u64,
+    /// Which of its streams, by number.
+    stream: usize,
+    cost: u64,
+}
+
 /// A stretch of work in one context.
 pub struct Stretch {
+    /// No other of this process has it.
+    pub number: u64,
     pub context: usize,
     /// When it began, by the host's clock.
     pub opened: u64,
@@ -119,8 +132,9 @@ const WORK_BETWEEN_MARKS: u64 = 80_000;
 
 impl Stretch {
     /// Nothing yet. `is_marked_often`: it is to be known how much of it is under way.
-    pub fn new(context: usize, begins_turn: bool, is_marked_often: bool, now: u64) -> Stretch {
+    pub fn new(number: u64, context: usize, begins_turn: bool, is_marked_often: bool, now: u64) -> Stretch {
         Stretch {
+            number,
             context,
             opened: now,
             lost: None,
@@ -136,17 +150,19 @@ impl Stretch {
         }
     }
 
-    /// Something is about to be launched into a stream.
-    pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events, now: u64) -> bool {
+    /// Something is about to be launched into a stream. Until it is said to have been, the stretch is not done: another thread
+    /// may get that far in between. Nothing: it cannot be measured.
+    pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events, now: u64) -> Option<Ticket> {
         if self.in_flight() == 0 {
             self.progressed = now;
         }
-        let of_stream = |marked: &&mut Marked| marked.stream == stream && !marked.closed;
-        if self.streams.iter_mut().find(of_stream).is_none() {
-            let Some(begin) = events.take() else { return false };
+        let of_stream = |marked: &Marked| marked.stream == stream && !marked.closed;
+        let place = self.streams.iter().position(of_stream).unwrap_or(self.streams.len());
+        if place == self.streams.len() {
+            let begin = events.take()?;
             let Some(begun) = record_timely(begin, stream) else {
                 events.give([begin]);
-                return false;
+                return None;
             };
             self.streams.push(Marked {
                 stream,
@@ -158,46 +174,49 @@ impl Stretch {
                 passed: None,
                 marks: VecDeque::new(),
                 launched: 0,
+                going: 0,
                 moved: true,
                 closed: false,
             });
         }
-        match costs::of(work).expected() {
-            Some(cost) => {
-                self.expected = self.expected.saturating_add(cost);
-                if let Some(marked) = self.streams.iter_mut().find(of_stream) {
-                    marked.launched = marked.launched.saturating_add(cost);
-                }
-            }
-            None => self.unknown = true,
-        }
+        let expected = costs::of(work).expected();
+        self.unknown |= expected.is_none();
+        let cost = expected.unwrap_or(0);
+        self.expected = self.expected.saturating_add(cost);
+        self.streams[place].going += 1;
         match self.works.iter_mut().find(|(known, _)| *known == work) {
             Some((_, count)) => *count += 1,
             None => self.works.push((work, 1)),
         }
-        true
+        Some(Ticket { stretch: self.number, stream: place, cost })
     }
 
     /// It was launched.
-    pub fn after(&mut self, stream: Stream, events: &mut Events, now: u64) {
+    pub fn after(&mut self, ticket: Ticket, events: &mut Events, now: u64) {
         self.launched = now;
         let [time, work] = self.between_marks;
         // Behind what nothing is known of there is a mark at once: nobody could tell when it is done.
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
-        for marked in self.streams.iter_mut().filter(|marked| marked.stream == stream && !marked.closed) {
-            marked.moved = true;
-            // From the end of the one call to the end of the other: each tells the GPU at the same point on its way.
-            marked.lead.get_or_insert(now.saturating_sub(marked.begun));
-            let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
-            if (due || much) && marked.mark(events) {
-                self.marked = now;
-            }
+        let Some(marked) = self.streams.get_mut(ticket.stream) else { return };
+        marked.going = marked.going.saturating_sub(1);
+        marked.launched = marked.launched.saturating_add(ticket.cost);
+        marked.moved = true;
+        // From the end of the one call to the end of the other: each tells the GPU at the same point on its way.
+        marked.lead.get_or_insert(now.saturating_sub(marked.begun));
+        let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
+        if (due || much) && !marked.closed && marked.mark(events) {
+            self.marked = now;
         }
     }
 
-    /// Marks the end of all that was launched so far. Nobody begins a capture meanwhile.
+    /// Whether a thread that may launch something has not said that it has.
+    pub fn is_going(&self) -> bool {
+        self.streams.iter().any(|marked| marked.going > 0)
+    }
+
+    /// Marks the end of all that was launched so far, where nobody is about to launch more. Nobody begins a capture meanwhile.
     pub fn mark_ends(&mut self, events: &mut Events, now: u64) {
-        for marked in self.streams.iter_mut().filter(|marked| marked.moved && !marked.closed) {
+        for marked in self.streams.iter_mut().filter(|marked| marked.moved && !marked.closed && marked.going == 0) {
             if marked.stream.can_be_marked() && marked.mark(events) {
                 self.marked = now;
             } else {
@@ -261,7 +280,12 @@ impl Stretch {
         /// What is launched behind the last mark takes little, and longer than expected by no more than this.
         const BEHIND: u64 = 300_000;
         let behind = |marked: &Marked| 2 * marked.launched.saturating_sub(marked.marked_upto()) + BEHIND;
+        /// A thread that ends within a launch never says that it has made it.
+        const GONE: u64 = 10_000_000_000;
         let over = now.saturating_sub(self.launched.max(self.progressed));
+        if self.is_going() && over < GONE {
+            return false;
+        }
         let done = |marked: &Marked| {
             marked.marks.is_empty() && (!marked.moved || marked.closed || !self.unknown && over > behind(marked))
         };
