@@ -231,7 +231,8 @@ impl State {
                 let flight = Flight { most: flight.most + self.lateness, low: flight.low + self.lateness };
                 if !is_stuck && !flight.admits(left, costs::of(work)) {
                     let room = flight.most.saturating_sub(flight.counted(costs::of(work))).max(flight.low);
-                    return Step::Ahead(now + left.saturating_sub(room).max(5_000));
+                    let until = now + left.saturating_sub(room).max(5_000);
+                    return Step::Ahead(stretch.look_at(now).map_or(until, |look| look.min(until)));
                 }
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use ration_policy::{Busy, Cost};
+use ration_policy::{Busy, Clocks, Cost};
 
 use super::costs::{self, Work};
 use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
@@ -36,6 +36,8 @@ struct Marked {
     passed: Option<Mark>,
     /// Those behind it.
     marks: VecDeque<Mark>,
+    /// When it was last seen that the GPU had not passed the first of those.
+    not_yet: u64,
     /// What all that was launched should take.
     launched: u64,
     /// Launches that may go, and of which it is not known that they have.
@@ -76,16 +78,27 @@ impl Marked {
         self.first.iter().chain(&self.handed).any(|kept| kept.event == mark.event)
     }
 
-    /// Sees which marks the GPU has passed.
-    fn look(&mut self, events: &mut Events) {
-        while self.marks.front().is_some_and(|mark| has_passed(mark.event)) {
+    /// Sees which marks the GPU has passed, and how long after the first of the stretch.
+    fn look(&mut self, first: Event, clocks: &mut Clocks, events: &mut Events, now: u64) -> Option<u64> {
+        let mut last = None;
+        while let Some(mark) = self.marks.front().copied() {
+            if !has_passed(mark.event) {
+                self.not_yet = now;
+                break;
+            }
             let passed = self.marks.pop_front();
             let before = std::mem::replace(&mut self.passed, passed);
+            let not_yet = std::mem::take(&mut self.not_yet);
+            if let Some(later) = elapsed(first, mark.event).and_then(|later| u64::try_from(later).ok()) {
+                clocks.passed(later, not_yet, now);
+                last = Some(later);
+            }
             match self.first {
                 None => self.first = before,
                 Some(_) => events.give(before.filter(|mark| !self.is_kept(mark)).map(|mark| mark.event)),
             }
         }
+        last
     }
 }
 
@@ -111,8 +124,9 @@ pub struct Stretch {
     pub launched: u64,
     /// When an end was last marked.
     marked: u64,
-    /// When the GPU was last seen to have got on, or was given work when it had none.
+    /// When the GPU passed the last mark that it was seen to have passed, or was given work when it had none.
     progressed: u64,
+    clocks: Clocks,
     /// What all of it should take.
     pub expected: u64,
     /// Of some of it nothing is known.
@@ -141,6 +155,7 @@ impl Stretch {
             launched: now,
             marked: 0,
             progressed: now,
+            clocks: Clocks::new(now),
             expected: 0,
             unknown: false,
             between_marks: if is_marked_often { [BETWEEN_MARKS, WORK_BETWEEN_MARKS] } else { [1_000_000; 2] },
@@ -164,6 +179,9 @@ impl Stretch {
                 events.give([begin]);
                 return None;
             };
+            if self.streams.is_empty() {
+                self.clocks = Clocks::new(begun);
+            }
             self.streams.push(Marked {
                 stream,
                 begin,
@@ -173,6 +191,7 @@ impl Stretch {
                 handed: None,
                 passed: None,
                 marks: VecDeque::new(),
+                not_yet: 0,
                 launched: 0,
                 going: 0,
                 moved: true,
@@ -245,13 +264,25 @@ impl Stretch {
 
     /// Sees how far the GPU has got.
     pub fn look(&mut self, events: &mut Events, now: u64) {
-        let before = self.in_flight();
-        self.streams.iter_mut().for_each(|marked| marked.look(events));
-        let done = before - self.in_flight();
-        if done > 0 {
-            // It was done before it was seen: the GPU has been at the next since it should have been, if that is earlier.
-            self.progressed = now.min(self.progressed.saturating_add(done));
+        let Some(first) = self.streams.first().map(|marked| marked.begin) else { return };
+        let clocks = &mut self.clocks;
+        let last = self.streams.iter_mut().filter_map(|marked| marked.look(first, clocks, events, now)).max();
+        if let Some(last) = last {
+            self.progressed = self.clocks.host(last).max(self.progressed).min(now);
         }
+    }
+
+    /// When to look again to know well how far the GPU has got: when it should have passed the next mark, and often from then
+    /// on. Nothing: it is known, or the next takes much longer than it should.
+    pub fn look_at(&self, now: u64) -> Option<u64> {
+        const OFTEN: u64 = 10_000;
+        const MUCH: u64 = 500_000;
+        if self.unknown || self.clocks.are_close() {
+            return None;
+        }
+        let next = |marked: &Marked| Some(marked.marks.front()?.upto.saturating_sub(marked.passed_upto()));
+        let at = self.progressed.saturating_add(self.streams.iter().filter_map(next).min()?);
+        (now < at + MUCH).then_some(at.max(now + OFTEN))
     }
 
     /// What should still be under way, counted from mark to mark.

@@ -20,7 +20,7 @@ impl Flight {
     pub const USUAL: Flight = Flight { most: 400_000, low: 100_000 };
 
     /// Next to a `latency` container, for which half of a hand-over is waiting for what is in flight.
-    pub const SHORT: Flight = Flight { most: 250_000, low: 45_000 };
+    pub const SHORT: Flight = Flight { most: 250_000, low: 60_000 };
 
     /// How much a piece adds to what is in flight. Of what nothing is known, one is as much as may be: the next is started
     /// when somebody has seen how long it took.

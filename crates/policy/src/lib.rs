@@ -8,6 +8,7 @@
 //! - [`turns`]: who is next where several want more than there is.
 //! - [`Flight`]: how much work may be under way while somebody waits.
 //! - [`Busy`]: how long the GPU worked, from when pieces of work began and ended on its timeline.
+//! - [`Clocks`]: when that was, by the host's clock.
 //! - [`sample`]: the same for a program of which only some launches are measured.
 //! - [`Cost`]: what a kernel is expected to take, learned from how long it took.
 //!
@@ -37,7 +38,7 @@
 //! | [`Rules::idle`](turns::Rules::idle) | 0.3 ms | to switch away and back costs as much: a shorter gap is cheaper to wait for |
 //! | [`Rules::idle_latency`](turns::Rules::idle_latency) | 0.1 ms | a request every 20 ms costs the neighbour two switches, two wake-ups and this: 0.46 of its 17.4 ms, so that it keeps 97.3% of them |
 //! | [`Flight::USUAL`] | 0.4 and 0.1 ms | launches arrive within 0.1 ms, so the GPU never runs dry; a hand-over waits for little more than a switch costs |
-//! | [`Flight::SHORT`] | 0.25 and 0.045 ms | a request of 2.6 ms is answered in 1.2 times that at the median: it waits for a wake-up, a switch and half of what is in flight |
+//! | [`Flight::SHORT`] | 0.25 and 0.06 ms | a request of 2.6 ms is answered in 1.2 times that at the median: it waits for a wake-up, a switch and half of what is in flight |
 //! | [`Rules::ahead`](turns::Rules::ahead) | 50 ms | a `latency` container of 20% may be 10 ms ahead of its due before it queues like anybody |
 //! | [`Rules::patience`](turns::Rules::patience) | 400 ms | two rounds. Longer than anybody waits in the order of virtual time, so that it means starving |
 //! | [`Rules::lost`](turns::Rules::lost) | 60 ms | a turn and this are less than 100 ms, by which others go on when a holder is stopped |
@@ -48,6 +49,7 @@
 
 mod bucket;
 mod busy;
+mod clocks;
 mod cost;
 mod flight;
 pub mod sample;
@@ -59,6 +61,7 @@ mod testing;
 
 pub use bucket::Bucket;
 pub use busy::Busy;
+pub use clocks::Clocks;
 pub use cost::Cost;
 pub use flight::Flight;
 pub use share::Share;
