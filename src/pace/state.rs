@@ -392,7 +392,7 @@ impl State {
     fn rest_if_done(&mut self, compute: &Compute<'_>, now: u64) {
         if self.stretch.as_ref().is_some_and(|stretch| stretch.is_done(now)) {
             if self.asking == 0 {
-                compute.rests(now);
+                compute.pauses(now);
             }
             self.settle(compute);
         }
@@ -516,10 +516,18 @@ impl State {
             self.waits.look(now.saturating_sub(self.launched), now);
             self.want_if_bound(pace, compute, now);
         }
-        match &self.stretch {
-            Some(stretch) => (now + stretch.left(now).clamp(50_000, 1_000_000), self.wanting),
-            None if self.wanting || !self.late.is_empty() || is_under_way => (now + 1_000_000, self.wanting),
-            None => (u64::MAX, false),
-        }
+        const SOON: u64 = 50_000;
+        const LATER: u64 = 1_000_000;
+        let until = match &self.stretch {
+            // Who launches again at once sees by itself that it is done; the others are to have the GPU when it does not.
+            Some(stretch) if self.wanting => now + (stretch.left(now) + compute.keeps_turn_for()).clamp(SOON, LATER),
+            Some(stretch) => now + stretch.left(now).clamp(SOON, LATER),
+            None if self.wanting => {
+                compute.pauses_until().map_or(now + LATER, |until| until.clamp(now + SOON, now + LATER))
+            }
+            None if !self.late.is_empty() || is_under_way => now + LATER,
+            None => u64::MAX,
+        };
+        (until, self.wanting)
     }
 }

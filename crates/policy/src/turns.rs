@@ -166,6 +166,12 @@ impl Rules {
         now.saturating_sub(heard) < self.lost
     }
 
+    /// For how long a turn is kept for a holder that does nothing.
+    #[inline]
+    pub fn kept_for(&self, holder: Priority) -> u64 {
+        if holder == Priority::Latency { self.idle_latency } else { self.idle }
+    }
+
     /// How much of a turn must be due to a container before its ceiling lets it take one from others: three quarters, since
     /// who must wait for all of it is late when limits add up to the whole GPU.
     pub fn worth(&self, weight: Share, together: u64) -> u64 {
@@ -426,7 +432,7 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
             false => u64::MAX,
         };
         let by_quiet = turn.quiet.map_or(u64::MAX, |since| {
-            let idle = if holder.priority == Priority::Latency { rules.idle_latency } else { rules.idle };
+            let idle = rules.kept_for(holder.priority);
             // Who has come to its ceiling is not waited for: it would go on piece by piece, and leave the rest of the time.
             if holder.free > since { since } else { since.saturating_add(idle) }
         });

@@ -300,12 +300,30 @@ impl Compute<'_> {
 
     /// It has nothing under way.
     pub fn rests(&self, now: u64) {
-        if self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0 {
-            self.gpu(gpu::QUIET).store(now.max(1), SeqCst);
-            if self.is_wanted_by_others() {
-                self.ring();
-            }
+        if self.pauses(now) && self.is_wanted_by_others() {
+            self.ring();
         }
+    }
+
+    /// The same where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for longer than
+    /// [`Compute::pauses_until`] hands over then.
+    pub fn pauses(&self, now: u64) -> bool {
+        let did_work = self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0;
+        if did_work {
+            self.gpu(gpu::QUIET).store(now.max(1), SeqCst);
+        }
+        did_work
+    }
+
+    /// If the container has the turn and nothing under way: until when it is kept for it.
+    pub fn pauses_until(&self) -> Option<u64> {
+        let quiet = self.gpu(gpu::QUIET).load(SeqCst);
+        (quiet != 0 && self.is_holder()).then(|| quiet.saturating_add(self.keeps_turn_for()))
+    }
+
+    /// For how long a turn is kept for the container while it has nothing under way.
+    pub fn keeps_turn_for(&self) -> u64 {
+        RULES.kept_for(self.priority())
     }
 
     /// For how long the container has waited for the turn that it has, or waits for one.
