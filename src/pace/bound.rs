@@ -13,6 +13,7 @@ pub struct Waits {
     /// Threads that wait right now.
     waiting: u32,
     looked: u64,
+    launches: u64,
 }
 
 /// It takes so long to see what a program does.
@@ -25,12 +26,17 @@ const PAUSE: u64 = 200_000;
 impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
-        Waits { since: 0, waited: 0, waiting: 0, looked: 0 }
+        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0 }
     }
 
     /// Counts from now on.
     pub fn start(&mut self, now: u64) {
-        (self.since, self.waited, self.looked) = (now, 0, now);
+        (self.since, self.waited, self.looked, self.launches) = (now, 0, now, 0);
+    }
+
+    /// Something was launched.
+    pub fn launched(&mut self) {
+        self.launches += 1;
     }
 
     /// A launch was held up for so long.
@@ -58,15 +64,27 @@ impl Waits {
         self.looked = now;
     }
 
-    /// Whether the program waits for most of the time. It is counted anew after a while.
-    pub fn are_many(&mut self, now: u64) -> bool {
+    /// Whether the program waits for most of the time, and would if it were alone. It is counted anew after a while.
+    ///
+    /// `expected`: how long the GPU takes for so many launches, if that is known. Who takes longer to send them than that would
+    /// not wait if it were alone: it waits because others have the GPU by turns of the hardware's, and to be held up to a turn
+    /// of its own, which it cannot fill, would make it wait more.
+    pub fn are_many(&mut self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
         if passed < WINDOW {
             return false;
         }
-        let many = self.waited > passed / 10 * 6;
+        let many = self.waited > passed / 10 * 6 && !self.sends_slowly(expected, now);
         self.start(now);
         many
+    }
+
+    /// Whether the program takes longer to send its work than the GPU takes to do it. `expected` as above: nothing is known, and
+    /// nothing is said.
+    pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
+        let passed = now.saturating_sub(self.since);
+        let sending = passed.saturating_sub(self.waited);
+        passed >= GLANCE && expected(self.launches).is_some_and(|gpu| gpu < sending)
     }
 
     /// Whether it seems to have waited for little of the time, though it is too early to be sure of it.
@@ -163,9 +181,23 @@ mod tests {
             waiter.end(MS / 2);
             launcher.waited(MS / 20);
         }
-        assert!(!waiter.are_many(10 * MS), "too early to tell");
-        assert!(waiter.are_many(12 * MS) && !launcher.are_many(12 * MS));
-        assert!(!waiter.are_many(13 * MS), "counted anew");
+        assert!(!waiter.are_many(|_| None, 10 * MS), "too early to tell");
+        assert!(waiter.are_many(|_| None, 12 * MS) && !launcher.are_many(|_| None, 12 * MS));
+        assert!(!waiter.are_many(|_| None, 13 * MS), "counted anew");
+    }
+
+    #[test]
+    fn who_waits_only_because_others_are_there_is_not_bound() {
+        // Ten launches in 12 ms, of which it waited for 8: it takes 0.4 ms to send one.
+        for (each, is_bound) in [(MS / 10 * 3, false), (MS / 2, true)] {
+            let mut waits = Waits::new();
+            waits.start(MS);
+            (0..10).for_each(|_| waits.launched());
+            waits.waited(8 * MS);
+            assert_eq!(waits.sends_slowly(|launches| Some(launches * each), 13 * MS), !is_bound);
+            assert!(!waits.sends_slowly(|_| Some(0), MS + MS / 2), "too early to tell");
+            assert_eq!(waits.are_many(|launches| Some(launches * each), 13 * MS), is_bound);
+        }
     }
 
     #[test]
@@ -175,13 +207,13 @@ mod tests {
         for at in 2..13 {
             waits.look(MS, at * MS);
         }
-        assert!(waits.are_many(12 * MS));
+        assert!(waits.are_many(|_| None, 12 * MS));
         // But not twice for one who is in a call that waits.
         waits.begin();
         for at in 13..24 {
             waits.look(MS, at * MS);
         }
-        assert!(!waits.are_many(23 * MS));
+        assert!(!waits.are_many(|_| None, 23 * MS));
     }
 
     #[test]

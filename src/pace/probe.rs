@@ -3,7 +3,7 @@
 //! Some of its launches are measured, a few in a row, a few dozen times a second: each has a mark of ours behind it, in the
 //! stream that it went into. The others, which pass without asking, are only counted, and taken to be like those.
 
-use ration_policy::sample::{self, Launched, Rate};
+use ration_policy::sample::{self, Begin, Launched, Rate};
 
 use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
 use super::state::DEEPEST_ALONE;
@@ -14,13 +14,15 @@ struct Probe {
     context: usize,
     stream: Stream,
     begin: Event,
-    /// When `begin` was recorded, if the stream had nothing to do then.
-    idle_at: Option<u64>,
+    /// The stream had nothing to do when `begin` was recorded.
+    is_idle: bool,
     opened: u64,
     last: u64,
     /// When each had been sent, and the mark behind it: the first so many.
     launches: [Option<(u64, Event)>; Probe::MOST],
     count: usize,
+    /// A mark behind the last of those, with nothing in between.
+    extra: Option<Event>,
 }
 
 impl Probe {
@@ -28,8 +30,18 @@ impl Probe {
     const MOST: usize = 16;
     const LONGEST: u64 = 2_000_000;
 
-    fn launches(&self) -> impl DoubleEndedIterator<Item = (u64, Event)> + '_ {
+    fn launches(&self) -> impl DoubleEndedIterator<Item = (u64, Event)> + Clone + '_ {
         self.launches.iter().copied().flatten()
+    }
+
+    fn last_mark(&self) -> Option<Event> {
+        self.extra.or_else(|| self.launches().next_back().map(|(_, event)| event))
+    }
+
+    /// What a mark took that had nothing before it.
+    fn mark(&self) -> Option<u64> {
+        let (_, last) = self.launches().next_back()?;
+        u64::try_from(elapsed(last, self.extra?)?).ok()
     }
 
     fn add(&mut self, sent: u64, event: Event) {
@@ -42,11 +54,15 @@ impl Probe {
 pub struct Probes {
     /// The next launch begins one.
     due: bool,
+    /// So many launches were let pass since then.
+    tries: u32,
     open: Option<Probe>,
     /// The last one, which the GPU is not done with.
     ending: Option<Probe>,
     /// When it was last asked for.
     looked: u64,
+    /// What a mark takes by itself: the least that was seen.
+    mark: u64,
     rate: Rate,
     /// Launches of work that is measured in another way.
     held: u64,
@@ -54,9 +70,21 @@ pub struct Probes {
 }
 
 impl Probes {
+    const TRIES: u32 = 8;
+
     /// Nothing yet; the first launch is measured.
     pub const fn new() -> Probes {
-        Probes { due: true, open: None, ending: None, looked: 0, rate: Rate::new(), held: 0, metered: 0 }
+        Probes {
+            due: true,
+            tries: 0,
+            open: None,
+            ending: None,
+            looked: 0,
+            mark: u64::MAX,
+            rate: Rate::new(),
+            held: 0,
+            metered: 0,
+        }
     }
 
     /// Something is about to be launched into a stream that can be marked, and nobody holds it up.
@@ -71,16 +99,29 @@ impl Probes {
         if !self.due || self.ending.is_some() {
             return;
         }
+        // Times are told best from a moment at which the stream has nothing to do. Some programs have none.
         let is_idle = is_idle(stream);
+        if !is_idle && self.tries < Probes::TRIES {
+            self.tries += 1;
+            return;
+        }
         let Some(begin) = events.take() else { return };
         let Some(now) = record_timely(begin, stream) else {
             events.give([begin]);
             return;
         };
-        self.due = false;
-        let idle_at = is_idle.then_some(now);
-        let launches = [None; Probe::MOST];
-        self.open = Some(Probe { context, stream, begin, idle_at, opened: now, last: now, launches, count: 0 });
+        (self.due, self.tries) = (false, 0);
+        self.open = Some(Probe {
+            context,
+            stream,
+            begin,
+            is_idle,
+            opened: now,
+            last: now,
+            launches: [None; Probe::MOST],
+            count: 0,
+            extra: None,
+        });
     }
 
     /// It was launched.
@@ -96,6 +137,10 @@ impl Probes {
                     return;
                 }
             }
+            if open.count == Probe::MOST {
+                open.extra = events.take();
+                events.give(open.extra.take_if(|extra| !record(*extra, stream)));
+            }
         }
         if open.count >= Probe::MOST || now.saturating_sub(open.opened) > Probe::LONGEST {
             self.end();
@@ -104,11 +149,12 @@ impl Probes {
 
     /// Whether launches are to be shown to us.
     pub fn is_open(&self) -> bool {
-        self.open.is_some()
+        self.open.is_some() || self.tries > 0
     }
 
     /// No more launches go into the row.
     pub fn end(&mut self) {
+        self.tries = 0;
         if let Some(open) = self.open.take() {
             self.ending = Some(open);
         }
@@ -126,21 +172,24 @@ impl Probes {
             return;
         }
         self.looked = now;
-        let is_done = |probe: &mut Probe| probe.launches().next_back().is_none_or(|(_, event)| has_passed(event));
+        let is_done = |probe: &mut Probe| probe.last_mark().is_none_or(has_passed);
         let Some(probe) = self.ending.take_if(is_done) else { return };
+        if let Some(mark) = probe.mark() {
+            self.mark = self.mark.min(mark);
+        }
         if probe.count > 0 {
             let launched = |(sent, event)| {
                 let done = elapsed(probe.begin, event).and_then(|done| u64::try_from(done).ok()).unwrap_or(0);
                 Launched { sent, done }
             };
-            let (launches, time) = (probe.count as u64, sample::worked(probe.idle_at, probe.launches().map(launched)));
-            if in_company() {
-                self.rate.learn_beside_others(launches, time);
-            } else {
-                self.rate.learn(launches, time);
-            }
+            // Until one was measured by itself, none takes anything.
+            let mark = if self.mark == u64::MAX { 0 } else { self.mark };
+            let begin = Begin { at: probe.opened, is_idle: probe.is_idle };
+            let time = sample::worked(begin, mark, probe.launches().map(launched));
+            let launches = probe.count as u64;
+            self.rate.learn(launches, time, in_company());
         }
-        events.give(probe.launches().map(|(_, event)| event).chain([probe.begin]));
+        events.give(probe.launches().map(|(_, event)| event).chain([probe.begin]).chain(probe.extra));
     }
 
     /// A context is gone, and our events with it.
@@ -157,8 +206,13 @@ impl Probes {
     }
 
     /// So many launches were measured in another way, and took so long.
-    pub fn learn(&mut self, launches: u64, time: u64) {
-        self.rate.learn(launches, time);
+    pub fn learn(&mut self, launches: u64, time: u64, in_company: bool) {
+        self.rate.learn(launches, time, in_company);
+    }
+
+    /// How long the GPU should take for so many launches like the last; nothing, if that is not known.
+    pub fn expected(&self, launches: u64) -> Option<u64> {
+        self.rate.lately(launches)
     }
 
     /// Something was launched that is measured in another way.

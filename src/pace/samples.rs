@@ -15,8 +15,9 @@ struct Sample {
     stream: Stream,
     /// When it was recorded, by the host's clock.
     at: u64,
-    /// How many launches there were up to it.
+    /// How many launches there were up to it, and how many in its stream since the mark before.
     count: u64,
+    own: u64,
     /// The one before was under way when this one was recorded, so that the GPU had no pause between them.
     follows: bool,
 }
@@ -31,6 +32,8 @@ pub struct Samples {
     marked: u64,
     looked: u64,
     count: u64,
+    /// How many there were in the stream that is marked, since it last was.
+    own: u64,
     /// What a launch takes on average; 0: not known.
     cost: u64,
     /// How often that was found since launches are watched.
@@ -43,11 +46,21 @@ impl Samples {
     /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
     const SHORT: u64 = 40_000;
     /// And where others wait for them.
-    const QUICK: u64 = 10_000;
+    pub const QUICK: u64 = 10_000;
 
     /// None yet.
     pub const fn new() -> Samples {
-        Samples { context: 0, marks: VecDeque::new(), passed: None, marked: 0, looked: 0, count: 0, cost: 0, found: 0 }
+        Samples {
+            context: 0,
+            marks: VecDeque::new(),
+            passed: None,
+            marked: 0,
+            looked: 0,
+            count: 0,
+            own: 0,
+            cost: 0,
+            found: 0,
+        }
     }
 
     /// Something was launched into a stream that can be marked.
@@ -58,16 +71,18 @@ impl Samples {
             self.context = context;
         }
         self.count += 1;
+        let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
+        self.own += u64::from(!is_other);
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
         let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
-        let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
         if !due || is_other || self.marks.len() >= MOST {
             return;
         }
         let Some(event) = events.take() else { return };
         if record(event, stream) {
             let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
-            self.marks.push_back(Sample { event, stream, at: now, count: self.count, follows });
+            let own = std::mem::take(&mut self.own);
+            self.marks.push_back(Sample { event, stream, at: now, count: self.count, own, follows });
             self.marked = now;
         } else {
             events.give([event]);
@@ -87,7 +102,7 @@ impl Samples {
                 && sample.stream == before.stream
                 && let Some(took) = elapsed(before.event, sample.event)
             {
-                self.cost = (took.max(1) as u64 / (sample.count - before.count).max(1)).max(1);
+                self.cost = cost_of_each(took.max(1) as u64, sample.count - before.count, sample.own);
                 self.found += 1;
             }
             events.give(self.passed.replace(sample).map(|before| before.event));
@@ -134,7 +149,7 @@ impl Samples {
     /// Launches were not watched for a while.
     pub fn begin_again(&mut self, events: &mut Events) {
         events.give(self.marks.drain(..).chain(self.passed.take()).map(|sample| sample.event));
-        (self.count, self.found) = (0, 0);
+        (self.count, self.own, self.found) = (0, 0, 0);
     }
 
     /// The context that they are in.
@@ -145,5 +160,28 @@ impl Samples {
     /// Their context is gone, or another is looked at. (The events of one that is not gone stay with it.)
     pub fn forget(&mut self) {
         *self = Samples { cost: self.cost, ..Samples::new() };
+    }
+}
+
+/// What a launch takes on average, where the GPU took so long for what is between two marks in a stream: `own` launches, while
+/// `all` were made in any stream. It need not have done all of those: who launches much into other streams would seem to launch
+/// what takes nothing. So no more of them count than it would do side by side or by turns where all streams have as much; but it
+/// is not taken to be much more than that, or too little would be under way in programs with many streams.
+fn cost_of_each(took: u64, all: u64, own: u64) -> u64 {
+    const MANY: u64 = 8;
+    (took / own.clamp(1, all.max(1))).min(took.saturating_mul(MANY) / all.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cost_of_each;
+
+    #[test]
+    fn launches_into_other_streams_do_not_make_all_look_short() {
+        assert_eq!(cost_of_each(5_000, 10, 10), 500, "one stream");
+        assert_eq!(cost_of_each(2_000, 4, 1), 2_000, "four in step: too much, which does no harm");
+        assert_eq!(cost_of_each(2_000, 100, 1), 160, "hardly any here, many elsewhere: not 20");
+        assert_eq!(cost_of_each(16_000, 32, 1), 4_000, "many streams: not 16000");
+        assert_eq!((cost_of_each(0, 0, 0), cost_of_each(7, 0, 9)), (1, 7));
     }
 }

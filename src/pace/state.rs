@@ -61,6 +61,8 @@ pub struct State {
     events: BTreeMap<usize, Events>,
     /// Whether the container is to take turns, as far as this process knows.
     wanting: bool,
+    /// When anybody else last did, or seemed about to.
+    contested: u64,
     /// When anything was last launched.
     launched: u64,
     /// How much of its time the program waits for the GPU; in a turn, since that began.
@@ -120,6 +122,7 @@ impl State {
             probes: Probes::new(),
             events: BTreeMap::new(),
             wanting: false,
+            contested: 0,
             launched: 0,
             waits: Waits::new(),
             asking: 0,
@@ -207,6 +210,10 @@ impl State {
                     self.came_late();
                 }
                 self.settle(compute);
+                if self.wanting && self.is_uncontested(pace, compute, now) {
+                    self.wants_no_more(compute);
+                    return Step::Wait(now);
+                }
             } else if self.closing {
                 if now > stretch.launched.max(stretch.opened + stretch.expected) + PATIENCE {
                     self.leave_stretch(compute, now);
@@ -286,6 +293,7 @@ impl State {
     pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
         let Launched { context, stream, ticket } = *launched;
         self.launched = now;
+        self.waits.launched();
         self.asking = self.asking.saturating_sub(1);
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(ticket) = ticket {
@@ -308,11 +316,15 @@ impl State {
         is_watched
     }
 
-    /// Whether a program that has company, and is not held up, is one whose work is done as fast as it sends it: to look at
-    /// each launch would cost it more than it costs others if it is not looked at until the pacer says so again.
+    /// Whether a program that has company, and is not held up, is one whose work is done as fast as it sends it, or would be if
+    /// it were alone: to look at each launch would cost it more than it costs others if it is not looked at until the pacer says
+    /// so again. And each mark takes the GPU as long as a short kernel does.
     fn may_look_away(&self, now: u64) -> bool {
         const IN_HAND: u64 = 2_000_000;
-        self.asking == 0 && self.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND
+        let is_done_at_once = self.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
+        let is_quick = || self.probes.expected(1).is_some_and(|each| each < Samples::QUICK);
+        let expected = |launches| self.probes.expected(launches);
+        self.asking == 0 && (is_done_at_once || is_quick() && self.waits.sends_slowly(expected, now))
     }
 
     /// The program is about to wait for the GPU.
@@ -440,11 +452,24 @@ impl State {
             if self.wanting {
                 self.wants_no_more(compute);
             }
-        } else if !self.wanting && (compute.priority() == Priority::Latency || self.waits.are_many(now)) {
-            self.wanting = true;
+        } else if !self.wanting && (compute.priority() == Priority::Latency || self.is_bound(now)) {
+            (self.wanting, self.contested) = (true, now);
             self.glances.forget();
             self.waits.start(now);
         }
+    }
+
+    fn is_bound(&mut self, now: u64) -> bool {
+        self.waits.are_many(|launches| self.probes.expected(launches), now)
+    }
+
+    /// Whether it is of no use to want turns: for a while nobody else did, nor is likely to.
+    fn is_uncontested(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> bool {
+        const A_WHILE: u64 = 100_000_000;
+        if compute.priority() == Priority::Latency || pace.bound(compute).is_some() {
+            self.contested = now;
+        }
+        now.saturating_sub(self.contested) > A_WHILE
     }
 
     /// What should still be under way by now, as far as it is known.
@@ -476,7 +501,7 @@ impl State {
         let (by_itself, launches) = (lost.is_none() && !was_beside, stretch.launches());
         let measured = stretch.settle(by_itself, events);
         if by_itself {
-            self.probes.learn(launches, measured);
+            self.probes.learn(launches, measured, compute.company(sys::nanoseconds()).0);
         }
         let gpu = match lost {
             // What it took and what others took meanwhile are in one; and so are two switches of 0.15 ms for each of its time
