@@ -199,9 +199,19 @@ class Others(unittest.TestCase):
         for fault in ({"p50_us": 3130}, {"p99_us": 3790}, {"neighbour": 84.0}):
             self.assertEqual(len(beside.judge_latency(alone_, {**good, **fault}, 87)), 1, fault)
 
+    def test_changes(self) -> None:
+        filled = [(at, at + MS) for at in range(0, 10 * MS, MS)] + [(13 * MS, 14 * MS), (14 * MS, 15 * MS)]
+        request = [(10 * MS + 140 * US + at * US, 10 * MS + 240 * US + at * US) for at in range(0, 2000, 100)]
+        told = beside.changes(request, filled)
+        self.assertEqual(told, {"to_it_us": 140.0, "for_it_us": 2000.0, "back_us": 860.0})
+        self.assertEqual(beside.changes(request[:-1], filled), {}, "not a whole request")
+        self.assertEqual(beside.changes(request, []), {}, "there is no neighbour")
+
     def test_launch_bound(self) -> None:
-        self.assertEqual(beside.judge_launch_bound([1.1, 1.29]), [])
-        self.assertTrue(beside.judge_launch_bound([1.0, 1.31]))
+        self.assertEqual(beside.judge_launch_bound([1.1, 1.29], [1.0]), [])
+        self.assertTrue(beside.judge_launch_bound([1.0, 1.31], [1.2, 1.27]))
+        self.assertEqual(beside.judge_launch_bound([1.7], [1.5, 1.7]), [], "nobody could do better")
+        self.assertTrue(beside.judge_launch_bound([1.8], [1.5, 1.7]))
 
     def test_launches(self) -> None:
         good = {"driver_ns": 3400.0, "hooked_ns": 3490.0, "ratio": 3490 / 3400}
@@ -238,6 +248,9 @@ class Programs(unittest.TestCase):
             self.assertTrue(account.judge(got), "it is in no slice")
             self.assertEqual(account.judge(replace(got, account=got.window.share + 4)), [])
             self.assertTrue(account.judge(replace(got, account=got.window.share - 6)))
+            many = replace(got, account=got.window.share + 6, simulated_rate=50_000.0)
+            self.assertEqual(account.judge(many), [], "of very short kernels")
+            self.assertTrue(account.judge(replace(many, account=got.window.share + 8)))
 
     def test_the_account_is_read_from_the_region(self) -> None:
         of = region.layout()
