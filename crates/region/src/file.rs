@@ -89,7 +89,7 @@ pub fn open(dir: &Path, gpu: &Gpu) -> Result<Mapping, OpenError> {
 
 /// Makes the region, complete, under another name, and then gives it its own, unless somebody else was faster.
 fn make(dir: &Path, place: &Place, gpu: &Gpu) -> Result<(), OpenError> {
-    make_directory(dir)?;
+    make_directory(dir, gpu)?;
     let draft = draft(dir, gpu)?;
     let file = draft.open(libc::O_CREAT | libc::O_EXCL).map_err(|error| draft.error("make", error))?;
     let header = Header::new();
@@ -142,18 +142,42 @@ fn draft(dir: &Path, gpu: &Gpu) -> Result<Place, OpenError> {
     Place::new(dir.join(format!(".gpu-{}.{process}.{number}.{seconds:x}.{nanoseconds:x}.{stack:x}", Dashed(&gpu.uuid))))
 }
 
-fn make_directory(dir: &Path) -> Result<(), OpenError> {
+/// Makes the directory, unless there is one. Whatever the umask is, everybody may make a region in it, and nobody remove
+/// another's; and from the first moment on, so it gets its name when it is ready.
+fn make_directory(dir: &Path, gpu: &Gpu) -> Result<(), OpenError> {
     let place = Place::new(dir.to_owned())?;
     let path = place.text.as_ptr();
     // SAFETY: a path that ends in NUL.
-    match outcome(unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, path, 0o1777) }) {
-        // Whatever the umask is: everybody may make a region, and nobody remove another's.
-        // SAFETY: as above; the directory was made just now.
-        Ok(_) => outcome(unsafe { libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, path, 0o1777) }).map(drop),
-        Err(libc::EEXIST) => Ok(()),
-        Err(error) => Err(error),
+    if outcome(unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK) }).is_ok() {
+        return Ok(());
     }
-    .map_err(|error| place.error("make", error))
+    let draft = draft(dir.parent().unwrap_or(dir), gpu)?;
+    let made = open_directory(&draft).and_then(|()| {
+        let (from, to, no_replace) = (draft.text.as_ptr(), path, libc::RENAME_NOREPLACE);
+        // SAFETY: paths that end in NUL.
+        let named = unsafe { libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from, libc::AT_FDCWD, to, no_replace) };
+        outcome(named).map(drop).inspect_err(|_| {
+            // SAFETY: as above; nobody else knows of it.
+            unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, from, libc::AT_REMOVEDIR) };
+        })
+    });
+    match made {
+        Ok(()) | Err(libc::EEXIST) => Ok(()),
+        // Not every kernel and file system can do that.
+        Err(_) => match open_directory(&place) {
+            Ok(()) | Err(libc::EEXIST) => Ok(()),
+            Err(error) => Err(place.error("make", error)),
+        },
+    }
+}
+
+/// Makes a directory that is open to all.
+fn open_directory(place: &Place) -> Result<(), c_int> {
+    let path = place.text.as_ptr();
+    // SAFETY: a path that ends in NUL.
+    outcome(unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, path, 0o1777) })?;
+    // SAFETY: as above; the directory was made just now.
+    outcome(unsafe { libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, path, 0o1777) }).map(drop)
 }
 
 /// Maps a file after a look at what it says it is.
