@@ -25,7 +25,7 @@ impl Begin {
     /// When the GPU passed it, by the host's clock, as far as the launches behind it tell: none of them was done before it had
     /// been sent.
     fn passed(self, launches: impl Iterator<Item = Launched>) -> u64 {
-        let least = |launch: Launched| (launch.sent.saturating_add(Begin::BRIEFEST)).saturating_sub(launch.done);
+        let least = |launch: Launched| launch.sent.saturating_add(Begin::BRIEFEST).saturating_sub(launch.done);
         if self.is_idle { self.at } else { launches.map(least).fold(self.at, u64::max) }
     }
 }

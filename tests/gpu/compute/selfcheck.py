@@ -210,8 +210,6 @@ class Others(unittest.TestCase):
     def test_launch_bound(self) -> None:
         self.assertEqual(beside.judge_launch_bound([1.1, 1.29], [1.0]), [])
         self.assertTrue(beside.judge_launch_bound([1.0, 1.31], [1.2, 1.27]))
-        self.assertEqual(beside.judge_launch_bound([1.7], [1.5, 1.7]), [], "nobody could do better")
-        self.assertTrue(beside.judge_launch_bound([1.8], [1.5, 1.7]))
 
     def test_launches(self) -> None:
         good = {"driver_ns": 3400.0, "hooked_ns": 3490.0, "ratio": 3490 / 3400}
@@ -248,9 +246,6 @@ class Programs(unittest.TestCase):
             self.assertTrue(account.judge(got), "it is in no slice")
             self.assertEqual(account.judge(replace(got, account=got.window.share + 4)), [])
             self.assertTrue(account.judge(replace(got, account=got.window.share - 6)))
-            many = replace(got, account=got.window.share + 6, simulated_rate=50_000.0)
-            self.assertEqual(account.judge(many), [], "of very short kernels")
-            self.assertTrue(account.judge(replace(many, account=got.window.share + 8)))
 
     def test_the_account_is_read_from_the_region(self) -> None:
         of = region.layout()
