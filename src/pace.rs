@@ -148,10 +148,11 @@ impl Pace {
         if now > began + GAP {
             slice.compute().throttled(now - began);
         }
+        let called = sys::nanoseconds();
         let result = driver();
         let now = sys::nanoseconds();
         let in_company = self.in_company.load(Ordering::Relaxed);
-        let launched = Launched { context: context as usize, stream, ticket };
+        let launched = Launched { context: context as usize, stream, ticket, called };
         if !self.state.with(|state| state.after(&launched, in_company, now)) {
             self.ungate();
         }

@@ -95,6 +95,21 @@ fn a_limit_is_what_a_container_gets_of_the_gpus_time() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// A program that launches more slowly than the GPU does it, and uses a third of the GPU: a limit of a half is none to it.
+#[test]
+fn who_uses_less_than_its_limit_is_not_held_up() {
+    let program = compile("compute_work");
+    let attempt = || [100.0, 50.0].map(|limit| share(&program, &case("slow", "10", limit)));
+    let is_good = |[free, limited]: &[f64; 2]| *limited > 0.95 * free;
+    let Some(got) = until_good(attempt, is_good) else { return };
+    let [free, limited] = got;
+    report(
+        "compute-below-limit",
+        &format!("without a limit it uses {free:.1}% of the GPU, with one of 50% {limited:.1}%"),
+    );
+    assert!(is_good(&got), "it uses {limited:.1}% instead of {free:.1}%");
+}
+
 fn signal(session: &Session, what: &str) {
     let status = std::process::Command::new("kill").args([what, &session.child.id().to_string()]).status();
     assert!(status.expect("kill runs").success());

@@ -52,6 +52,13 @@ pub fn elapsed(from: Event, to: Event) -> Option<i64> {
     (told == CUDA_SUCCESS).then(|| (f64::from(ms) * 1e6) as i64)
 }
 
+/// Whether a stream has nothing to do.
+pub fn is_idle(stream: Stream) -> bool {
+    // SAFETY: a stream that the caller is about to launch into.
+    let told = calls::without_breaking_captures(|| unsafe { calls::cuStreamQuery(stream.handle()) });
+    told == CUDA_SUCCESS
+}
+
 /// Events of ours in one context, to be used again and again.
 pub struct Events {
     free: Vec<Event>,

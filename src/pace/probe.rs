@@ -5,9 +5,9 @@
 
 use ration_policy::sample::{self, Begin, Launched, Rate};
 
-use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
+use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
 use super::state::DEEPEST_ALONE;
-use crate::driver::{Stream, calls};
+use crate::driver::Stream;
 
 /// Launches in a row that are measured.
 struct Probe {
@@ -236,11 +236,4 @@ impl Probes {
         self.due |= now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0;
         self.rate.of(free, wall, DEEPEST_ALONE)
     }
-}
-
-/// Whether a stream has nothing to do.
-fn is_idle(stream: Stream) -> bool {
-    // SAFETY: a stream that the caller is about to launch into.
-    let told = calls::without_breaking_captures(|| unsafe { calls::cuStreamQuery(stream.handle()) });
-    told == crate::abi::cuda::CUDA_SUCCESS
 }

@@ -12,7 +12,7 @@ use super::costs::{self, Work};
 use super::marks::Events;
 use super::probe::Probes;
 use super::samples::Samples;
-use super::stretch::{Stretch, Ticket};
+use super::stretch::{How, Stretch, Ticket};
 use super::{Pace, pacer};
 use crate::driver::Stream;
 use crate::sys;
@@ -32,6 +32,8 @@ const STUCK: u64 = 5_000_000;
 const LOST: u64 = 50_000_000;
 /// A launch that comes so long after the last may find that the GPU had nothing to do in between.
 pub const GAP: u64 = 15_000;
+/// One that comes no later than this goes on with the stretch that is open, though all of it may be done.
+const PAUSE: u64 = 200_000;
 /// No more than this is queued: what others wait for when they come, or when they are there.
 pub const DEEPEST_ALONE: u64 = 50_000_000;
 const DEEPEST_IN_COMPANY: u64 = 4_000_000;
@@ -89,6 +91,8 @@ pub struct Launched {
     pub context: usize,
     pub stream: Stream,
     pub ticket: Option<Ticket>,
+    /// When the driver was asked to.
+    pub called: u64,
 }
 
 /// What a launch has to do next.
@@ -205,10 +209,12 @@ impl State {
                 self.leave_stretch(compute, now);
                 return Step::Wait(now);
             }
-            if is_done {
-                if has_waited && !self.closing {
+            if is_done && !self.closing {
+                // It goes on where it was: how long the GPU had nothing to do is found out.
+                if has_waited {
                     self.came_late();
                 }
+            } else if is_done {
                 self.settle(compute);
                 if self.wanting && self.is_uncontested(pace, compute, now) {
                     self.wants_no_more(compute);
@@ -253,10 +259,12 @@ impl State {
             }
             // Where nobody asks how much is in flight, marks would only cost time.
             let is_marked_often = compute.priority() != Priority::Latency;
+            let is_alone = self.late.is_empty() && !pace.in_company.load(Ordering::Relaxed);
             let turn = if self.wanting { compute.turn_began() } else { 0 };
             let begins_turn = turn != std::mem::replace(&mut self.turn, turn) && self.wanting;
             self.stretches += 1;
-            self.stretch = Some(Stretch::new(self.stretches, context, begins_turn, is_marked_often, now));
+            let how = How { begins_turn, is_alone, is_marked_often };
+            self.stretch = Some(Stretch::new(self.stretches, context, how, now));
             pacer::wake();
         }
         let events = self.events.entry(context).or_insert(Events::new());
@@ -291,7 +299,7 @@ impl State {
 
     /// It was launched. Whether the next one has to ask.
     pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
-        let Launched { context, stream, ticket } = *launched;
+        let Launched { context, stream, ticket, called } = *launched;
         self.launched = now;
         self.waits.launched();
         self.asking = self.asking.saturating_sub(1);
@@ -300,7 +308,7 @@ impl State {
             // It may have been left meanwhile, or even be gone with its context.
             let mut all = self.stretch.iter_mut().chain(&mut self.late);
             if let Some(stretch) = all.find(|stretch| stretch.number == ticket.stretch) {
-                stretch.after(ticket, events, now);
+                stretch.after(ticket, events, called, now);
             }
             self.probes.is_held();
         } else {
@@ -520,7 +528,7 @@ impl State {
     /// What the pacer does when nobody launches. Returns when it is to look again, and whether a bell may ring before.
     pub fn tick(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> (u64, bool) {
         self.look(compute, now);
-        if self.stretch.as_ref().is_some_and(|stretch| now > stretch.launched + GAP) {
+        if self.stretch.as_ref().is_some_and(|stretch| now > stretch.launched + PAUSE) {
             self.rest_if_done(compute, now);
         }
         if self.wanting {
@@ -546,7 +554,7 @@ impl State {
         let until = match &self.stretch {
             // Who launches again at once sees by itself that it is done; the others are to have the GPU when it does not.
             Some(stretch) if self.wanting => now + (stretch.left(now) + compute.keeps_turn_for()).clamp(SOON, LATER),
-            Some(stretch) => now + stretch.left(now).clamp(SOON, LATER),
+            Some(stretch) => now + (stretch.left(now) + PAUSE).clamp(SOON, LATER),
             None if self.wanting => {
                 compute.pauses_until().map_or(now + LATER, |until| until.clamp(now + SOON, now + LATER))
             }

@@ -9,14 +9,49 @@ use std::collections::VecDeque;
 use ration_policy::{Busy, Clocks, Cost};
 
 use super::costs::{self, Work};
-use super::marks::{Event, Events, elapsed, has_passed, record, record_timely};
+use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
 use crate::driver::Stream;
+use crate::sys;
+
+/// What was launched into a stream between two marks.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// When the first and the last of it had been launched, by the host's clock, and what the last should take.
+    first: u64,
+    last: u64,
+    last_cost: u64,
+    launches: u32,
+    /// Some call took so long that it is not known when the GPU was told.
+    is_vague: bool,
+}
+
+impl Piece {
+    fn new(sent: u64, cost: u64, is_vague: bool) -> Piece {
+        Piece { first: sent, last: sent, last_cost: cost, launches: 1, is_vague }
+    }
+
+    fn and(self, more: Piece) -> Piece {
+        let launches = self.launches.saturating_add(more.launches);
+        Piece { first: self.first, launches, is_vague: self.is_vague || more.is_vague, ..more }
+    }
+}
 
 /// A mark behind some work.
 #[derive(Clone, Copy)]
 struct Mark {
     event: Event,
     /// What all work before it, in its stream and stretch, should take.
+    upto: u64,
+    piece: Option<Piece>,
+    /// When it had been recorded, by the host's clock.
+    recorded: u64,
+}
+
+/// A mark that the GPU has passed.
+#[derive(Clone, Copy)]
+struct Passed {
+    /// When, by its own clock: see [`SHIFT`].
+    at: u64,
     upto: u64,
 }
 
@@ -28,12 +63,10 @@ struct Marked {
     /// in a stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
-    /// The first mark that the GPU was seen to have passed, where it is not the last.
-    first: Option<Mark>,
     /// The last mark that the GPU was seen to have passed when the turn was handed over.
-    handed: Option<Mark>,
+    handed: Option<Passed>,
     /// The last mark that the GPU was seen to have passed.
-    passed: Option<Mark>,
+    passed: Option<Passed>,
     /// Those behind it.
     marks: VecDeque<Mark>,
     /// When it was last seen that the GPU had not passed the first of those.
@@ -42,7 +75,9 @@ struct Marked {
     launched: u64,
     /// Launches that may go, and of which it is not known that they have.
     going: u32,
-    /// Something was launched behind the last mark.
+    /// What was launched behind the last mark.
+    piece: Option<Piece>,
+    /// Something was launched behind the last mark, or nothing is marked yet.
     moved: bool,
     /// The stream can take no more marks: it is gone, or records a graph.
     closed: bool,
@@ -50,7 +85,7 @@ struct Marked {
 
 impl Marked {
     fn marked_upto(&self) -> u64 {
-        self.marks.back().or(self.passed.as_ref()).map_or(0, |mark| mark.upto)
+        self.marks.back().map_or(self.passed_upto(), |mark| mark.upto)
     }
 
     fn passed_upto(&self) -> u64 {
@@ -61,44 +96,24 @@ impl Marked {
     fn mark(&mut self, events: &mut Events) -> bool {
         /// There are no more marks in a stream than this: the last one is moved on.
         const MOST: usize = 32;
+        let mut piece = self.piece;
         let event = if self.marks.len() < MOST { events.take() } else { None };
-        let event = event.or_else(|| self.marks.pop_back().map(|mark| mark.event));
+        let event = event.or_else(|| {
+            let moved = self.marks.pop_back()?;
+            piece = match (moved.piece, piece) {
+                (Some(one), Some(more)) => Some(one.and(more)),
+                (one, more) => one.or(more),
+            };
+            Some(moved.event)
+        });
         let Some(event) = event else { return false };
         if !record(event, self.stream) {
             events.give([event]);
             return false;
         }
-        self.marks.push_back(Mark { event, upto: self.launched });
-        self.moved = false;
+        self.marks.push_back(Mark { event, upto: self.launched, piece, recorded: sys::nanoseconds() });
+        (self.piece, self.moved) = (None, false);
         true
-    }
-
-    /// Whether a mark that was passed is asked for at the end.
-    fn is_kept(&self, mark: &Mark) -> bool {
-        self.first.iter().chain(&self.handed).any(|kept| kept.event == mark.event)
-    }
-
-    /// Sees which marks the GPU has passed, and how long after the first of the stretch.
-    fn look(&mut self, first: Event, clocks: &mut Clocks, events: &mut Events, now: u64) -> Option<u64> {
-        let mut last = None;
-        while let Some(mark) = self.marks.front().copied() {
-            if !has_passed(mark.event) {
-                self.not_yet = now;
-                break;
-            }
-            let passed = self.marks.pop_front();
-            let before = std::mem::replace(&mut self.passed, passed);
-            let not_yet = std::mem::take(&mut self.not_yet);
-            if let Some(later) = elapsed(first, mark.event).and_then(|later| u64::try_from(later).ok()) {
-                clocks.passed(later, not_yet, now);
-                last = Some(later);
-            }
-            match self.first {
-                None => self.first = before,
-                Some(_) => events.give(before.filter(|mark| !self.is_kept(mark)).map(|mark| mark.event)),
-            }
-        }
-        last
     }
 }
 
@@ -133,20 +148,44 @@ pub struct Stretch {
     pub unknown: bool,
     /// How long there is no mark at most: on the host's clock, and of work.
     between_marks: [u64; 2],
-    /// Another container had the GPU before it: see [`Stretch::settle`].
+    /// So many more launches are marked each by itself, where the GPU waits for them.
+    singled_out: u32,
+    /// Another container had the GPU before it: see [`Stretch::passed`].
     begins_turn: bool,
+    /// No other container uses the GPU.
+    is_alone: bool,
+    busy: Busy,
+    /// How long the GPU worked on what lies before marks that it has passed.
+    worked: u64,
+    /// The part of that from which something can be learned, and what that should have taken.
+    learned: [u64; 2],
     works: Vec<(Work, u32)>,
     streams: Vec<Marked>,
+}
+
+/// In which way something is launched.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// Another container had the GPU before.
+    pub begins_turn: bool,
+    /// None uses it meanwhile.
+    pub is_alone: bool,
+    /// It is to be known how much is under way.
+    pub is_marked_often: bool,
 }
 
 /// As often as this an end is marked while launches come quickly.
 pub const BETWEEN_MARKS: u64 = 50_000;
 /// And behind so much work.
 const WORK_BETWEEN_MARKS: u64 = 80_000;
+/// Times on the GPU's clock are told from one event to another. Some may lie before the first of a stretch: all are moved into
+/// the future.
+const SHIFT: u64 = 1 << 40;
 
 impl Stretch {
-    /// Nothing yet. `is_marked_often`: it is to be known how much of it is under way.
-    pub fn new(number: u64, context: usize, begins_turn: bool, is_marked_often: bool, now: u64) -> Stretch {
+    /// Nothing yet.
+    pub fn new(number: u64, context: usize, how: How, now: u64) -> Stretch {
+        let How { begins_turn, is_alone, is_marked_often } = how;
         Stretch {
             number,
             context,
@@ -155,11 +194,17 @@ impl Stretch {
             launched: now,
             marked: 0,
             progressed: now,
-            clocks: Clocks::new(now),
+            clocks: Clocks::new(now, false),
             expected: 0,
             unknown: false,
             between_marks: if is_marked_often { [BETWEEN_MARKS, WORK_BETWEEN_MARKS] } else { [1_000_000; 2] },
+            // Not in all of them: a mark takes the GPU as long as a short kernel does.
+            singled_out: if is_marked_often && number % 8 == 1 { 16 } else { 0 },
             begins_turn,
+            is_alone,
+            busy: Busy::new(),
+            worked: 0,
+            learned: [0; 2],
             works: Vec::new(),
             streams: Vec::new(),
         }
@@ -174,26 +219,27 @@ impl Stretch {
         let of_stream = |marked: &Marked| marked.stream == stream && !marked.closed;
         let place = self.streams.iter().position(of_stream).unwrap_or(self.streams.len());
         if place == self.streams.len() {
+            let at_once = self.streams.is_empty() && self.is_alone && is_idle(stream);
             let begin = events.take()?;
             let Some(begun) = record_timely(begin, stream) else {
                 events.give([begin]);
                 return None;
             };
             if self.streams.is_empty() {
-                self.clocks = Clocks::new(begun);
+                self.clocks = Clocks::new(begun, at_once);
             }
             self.streams.push(Marked {
                 stream,
                 begin,
                 begun,
                 lead: None,
-                first: None,
                 handed: None,
                 passed: None,
                 marks: VecDeque::new(),
                 not_yet: 0,
                 launched: 0,
                 going: 0,
+                piece: None,
                 moved: true,
                 closed: false,
             });
@@ -210,18 +256,27 @@ impl Stretch {
         Some(Ticket { stretch: self.number, stream: place, cost })
     }
 
-    /// It was launched.
-    pub fn after(&mut self, ticket: Ticket, events: &mut Events, now: u64) {
+    /// It was launched, by a call that began at `called`.
+    pub fn after(&mut self, ticket: Ticket, events: &mut Events, called: u64, now: u64) {
+        /// A call that takes longer waits for the GPU, which has been told by then.
+        const WAITS: u64 = 20_000;
+        let is_vague = now.saturating_sub(called) > WAITS;
+        let sent = if is_vague { called } else { now };
         self.launched = now;
         let [time, work] = self.between_marks;
         // Behind what nothing is known of there is a mark at once: nobody could tell when it is done.
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
+        let is_awaited = self.singled_out > 0 && self.in_flight() < BETWEEN_MARKS;
+        self.singled_out -= u32::from(is_awaited);
+        let due = due || is_awaited;
         let Some(marked) = self.streams.get_mut(ticket.stream) else { return };
         marked.going = marked.going.saturating_sub(1);
         marked.launched = marked.launched.saturating_add(ticket.cost);
         marked.moved = true;
+        let one = Piece::new(sent, ticket.cost, is_vague);
+        marked.piece = Some(marked.piece.map_or(one, |piece| piece.and(one)));
         // From the end of the one call to the end of the other: each tells the GPU at the same point on its way.
-        marked.lead.get_or_insert(now.saturating_sub(marked.begun));
+        marked.lead.get_or_insert(sent.saturating_sub(marked.begun));
         let much = marked.launched.saturating_sub(marked.marked_upto()) >= work;
         if (due || much) && !marked.closed && marked.mark(events) {
             self.marked = now;
@@ -264,11 +319,84 @@ impl Stretch {
 
     /// Sees how far the GPU has got.
     pub fn look(&mut self, events: &mut Events, now: u64) {
-        let Some(first) = self.streams.first().map(|marked| marked.begin) else { return };
-        let clocks = &mut self.clocks;
-        let last = self.streams.iter_mut().filter_map(|marked| marked.look(first, clocks, events, now)).max();
-        if let Some(last) = last {
-            self.progressed = self.clocks.host(last).max(self.progressed).min(now);
+        let before = self.streams.iter().filter_map(|marked| marked.passed).map(|passed| passed.at).max();
+        for place in 0..self.streams.len() {
+            while let Some(mark) = self.streams[place].marks.front().copied() {
+                if !has_passed(mark.event) {
+                    self.streams[place].not_yet = now;
+                    break;
+                }
+                self.streams[place].marks.pop_front();
+                // It may be a while since the caller looked at the clock.
+                self.passed(place, mark, sys::nanoseconds());
+                events.give([mark.event]);
+            }
+        }
+        let last = self.streams.iter().filter_map(|marked| marked.passed).map(|passed| passed.at).max();
+        if let Some(last) = last.filter(|_| last > before) {
+            self.progressed = self.clocks.host(last.saturating_sub(SHIFT)).max(self.progressed).min(now);
+        }
+    }
+
+    /// When an event was, by the GPU's clock.
+    fn at(&self, event: Event) -> Option<u64> {
+        let later = elapsed(self.streams.first()?.begin, event)?;
+        Some(SHIFT.saturating_add_signed(later))
+    }
+
+    /// The GPU has passed a mark: how long it worked on what lies before that.
+    ///
+    /// - It begins with what comes when it is done with what came before.
+    /// - If the last launch was done as soon as it could be, the GPU had been waiting for that, and will have waited for others
+    ///   before it, too: they took what they should. Only of one that is marked by itself is it known how long it took. And not
+    ///   even of that, if the GPU passed the mark as soon as there was one: it had been done before.
+    /// - It may pass the first mark while it is still at another's work, and then has to switch: what the first piece took
+    ///   beyond what it should have, up to `SWITCH`, was not ours. And it may leave the last piece for what the next has sent:
+    ///   then that took longer by `SLICE` and more.
+    fn passed(&mut self, place: usize, mark: Mark, now: u64) {
+        const SWITCH: u64 = 500_000;
+        const SLICE: u64 = 1_000_000;
+        const AT_ONCE: u64 = 5_000;
+        let begin = self.at(self.streams[place].begin);
+        let at = self.at(mark.event);
+        let marked = &mut self.streams[place];
+        let not_yet = std::mem::take(&mut marked.not_yet);
+        let before = marked.passed;
+        let (Some(begin), Some(at)) = (begin, at) else {
+            // Its context is broken. What it took cannot be known any more.
+            marked.passed = Some(Passed { at: before.map_or(SHIFT, |before| before.at), upto: mark.upto });
+            return;
+        };
+        marked.passed = Some(Passed { at, upto: mark.upto });
+        if at >= SHIFT {
+            self.clocks.passed(at - SHIFT, not_yet, now);
+        }
+        let expected = mark.upto.saturating_sub(before.map_or(0, |before| before.upto));
+        let mut from = before.map_or_else(|| begin.saturating_add(marked.lead.unwrap_or(0)), |before| before.at);
+        if before.is_none() && self.begins_turn && !self.unknown {
+            from = from.max(at.saturating_sub(mark.upto).min(from.saturating_add(SWITCH)));
+        }
+        let mut to = at;
+        if let Some(handed) = marked.handed {
+            let should = handed.at.saturating_add(mark.upto.saturating_sub(handed.upto));
+            to = if at > should.saturating_add(SLICE) { should } else { at };
+        }
+        let mut is_exact = true;
+        if let Some(piece) = mark.piece {
+            // When the host sent something, by the GPU's clock: no later than this.
+            let came = |host: u64| self.clocks.gpu(host).saturating_add(SHIFT);
+            from = from.max(came(piece.first).min(at));
+            let was_awaited = at <= came(piece.last).saturating_add(piece.last_cost + piece.last_cost / 8 + AT_ONCE);
+            let was_over = at <= came(mark.recorded).saturating_add(AT_ONCE / 2);
+            if (was_awaited && piece.launches > 1 || was_over) && !self.unknown {
+                (to, is_exact) = (to.min(from.saturating_add(expected)), false);
+            }
+            is_exact &= !piece.is_vague;
+        }
+        let worked = self.busy.add(from, to);
+        self.worked = self.worked.saturating_add(worked);
+        if is_exact {
+            self.learned = [self.learned[0].saturating_add(worked), self.learned[1].saturating_add(expected)];
         }
     }
 
@@ -325,67 +453,26 @@ impl Stretch {
 
     /// How long the GPU worked on it, by its own clock; `by_itself`: on nothing else, so that something can be learned from
     /// that. The events go back.
-    ///
-    /// The GPU may pass the first mark while it is still at another's work, and then has to switch: what the first piece took
-    /// beyond what it should have, up to `SWITCH`, was not ours. And it may leave the last piece for what the next has sent:
-    /// then that took longer by `SLICE` and more.
     pub fn settle(mut self, by_itself: bool, events: &mut Events) -> u64 {
-        const SWITCH: u64 = 500_000;
-        const SLICE: u64 = 1_000_000;
-        let mut busy = Busy::new();
-        let mut total = 0;
-        let Some(first) = self.streams.first().map(|marked| marked.begin) else { return 0 };
-        // Times are told from one event to another. Some may lie before the first: all are moved into the future.
-        const SHIFT: i64 = 1 << 40;
-        let at = |event| elapsed(first, event).map(|ns| (ns + SHIFT).max(0) as u64);
-        for marked in &self.streams {
-            let end = marked.passed.as_ref().and_then(|mark| at(mark.event));
-            if let (Some(begin), Some(end)) = (at(marked.begin), end) {
-                let mut begin = begin.saturating_add(marked.lead.unwrap_or(0));
-                if self.begins_turn
-                    && !self.unknown
-                    && let Some(first) = marked.first.as_ref().or(marked.passed.as_ref())
-                    && let Some(passed) = at(first.event)
-                {
-                    begin = begin.max(passed.saturating_sub(first.upto).min(begin.saturating_add(SWITCH)));
-                }
-                let mut end = end;
-                if let Some(handed) = &marked.handed
-                    && let Some(passed) = at(handed.event)
-                {
-                    let should = passed.saturating_add(marked.launched.saturating_sub(handed.upto));
-                    end = if end > should + SLICE { should } else { end };
-                }
-                total += busy.add(begin, end);
-            }
-        }
         // What is behind the last mark took what it should.
         let unmarked = |marked: &Marked| marked.launched.saturating_sub(marked.passed_upto());
-        total = total.saturating_add(self.streams.iter().map(unmarked).sum());
-        if by_itself && total > 0 {
-            self.learn(total);
+        let behind = self.streams.iter().map(unmarked).sum();
+        if by_itself && self.worked > 0 {
+            self.learn(behind);
         }
-        self.give_events(events);
-        total
+        for marked in self.streams.drain(..) {
+            events.give(marked.marks.into_iter().map(|mark| mark.event).chain([marked.begin]));
+        }
+        self.worked.saturating_add(behind)
     }
 
-    fn give_events(&mut self, events: &mut Events) {
-        for mut marked in self.streams.drain(..) {
-            let mut marks: Vec<Event> = marked.marks.drain(..).map(|mark| mark.event).collect();
-            for mark in [marked.first, marked.handed, marked.passed].into_iter().flatten() {
-                if !marks.contains(&mark.event) {
-                    marks.push(mark.event);
-                }
-            }
-            events.give(marks.into_iter().chain([marked.begin]));
-        }
-    }
-
-    fn learn(&self, measured: u64) {
+    fn learn(&self, behind: u64) {
         let known = self.works.iter().map(|(work, count)| (*work, costs::of(*work), u64::from(*count)));
         let unknown = known.clone().filter(|(_, cost, _)| *cost == Cost::UNKNOWN).map(|(_, _, count)| count).sum();
-        for (work, cost, _) in known {
-            costs::set(work, cost.learned(self.expected, unknown, measured));
+        // Where something was not known, every launch was marked.
+        let [measured, expected] = if unknown > 0 { [self.worked + behind, self.expected] } else { self.learned };
+        for (work, cost, _) in known.filter(|_| unknown > 0 || expected > 0) {
+            costs::set(work, cost.learned(expected, unknown, measured));
         }
     }
 }
