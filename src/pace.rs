@@ -139,7 +139,10 @@ impl Pace {
             match step {
                 Step::Go(ticket) => break ticket,
                 Step::Wait(until) => sys::sleep_until(until.min(now + 1_000_000), now),
-                Step::Ahead(until) => sleep::while_ahead(&compute, bell, until, now),
+                Step::Ahead(until) => {
+                    let in_a_hurry = self.bound(&compute) == Some(Flight::SHORT);
+                    sleep::while_ahead(&compute, bell, in_a_hurry, until, now);
+                }
                 Step::Turn(until) => sleep::until_turn(&compute, bell, until, now),
             }
             now = sys::nanoseconds();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use ration_policy::turns::Priority;
-use ration_policy::{Flight, Share};
+use ration_policy::{Flight, Pauses, Share};
 use ration_region::{Compute, Whose};
 
 use super::bound::{Glances, Waits};
@@ -52,8 +52,11 @@ pub struct State {
     closing: bool,
     /// Stretches that nobody waits for any more, to be charged when they end.
     pub late: Vec<Stretch>,
-    /// When the turn began in which something was last launched; 0: there was none.
-    turn: u64,
+    /// When the turn began in which something was last launched, 0: there was none; and how many stretches other processes of
+    /// the container had had by then.
+    turn: [u64; 2],
+    /// How many stretches were charged.
+    charged: u64,
     /// Until when no turn is wanted, unless those have ended before: in it, nothing might get done either.
     stuck_until: u64,
     /// What is under way outside of stretches.
@@ -73,6 +76,8 @@ pub struct State {
     asking: u32,
     /// How much more has to be in flight because threads are woken late.
     lateness: u64,
+    /// How long the program stays away when it has nothing more to do.
+    pauses: Pauses,
     /// How often launches are looked at that nobody holds up, where there is company.
     pub glances: Glances,
 }
@@ -120,7 +125,8 @@ impl State {
             stretches: 0,
             closing: false,
             late: Vec::new(),
-            turn: 0,
+            turn: [0; 2],
+            charged: 0,
             stuck_until: 0,
             samples: Samples::new(),
             probes: Probes::new(),
@@ -131,6 +137,7 @@ impl State {
             waits: Waits::new(),
             asking: 0,
             lateness: 0,
+            pauses: Pauses::new(),
             glances: Glances::new(),
         }
     }
@@ -149,6 +156,7 @@ impl State {
     pub fn step(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
         let Asked { context, stream, work, has_waited } = *asked;
         self.launched = now;
+        self.pauses.end(now);
         if self.glances.begin() {
             self.waits.start(now);
         }
@@ -212,7 +220,7 @@ impl State {
             if is_done && !self.closing {
                 // It goes on where it was: how long the GPU had nothing to do is found out.
                 if has_waited {
-                    self.came_late();
+                    self.came_late(pace.bound(compute));
                 }
             } else if is_done {
                 self.settle(compute);
@@ -260,7 +268,9 @@ impl State {
             // Where nobody asks how much is in flight, marks would only cost time.
             let is_marked_often = compute.priority() != Priority::Latency;
             let is_alone = self.late.is_empty() && !pace.in_company.load(Ordering::Relaxed);
-            let turn = if self.wanting { compute.turn_began() } else { 0 };
+            // Stretches of the container's other processes count, too: the GPU switches to and from them.
+            let of_others = compute.stretches().wrapping_sub(self.charged);
+            let turn = if self.wanting { [compute.turn_began(), of_others] } else { [0; 2] };
             let begins_turn = turn != std::mem::replace(&mut self.turn, turn) && self.wanting;
             self.stretches += 1;
             let how = How { begins_turn, is_alone, is_marked_often };
@@ -350,7 +360,7 @@ impl State {
         self.look(compute, now);
         if compute.priority() == Priority::Latency && self.stretch.as_ref().is_some_and(|it| it.is_done(now)) {
             // The program is not to wait while we reckon up what it took: the pacer does that.
-            compute.rests(now);
+            if self.pauses.begin(now) { compute.rests_for_long(now) } else { compute.rests(now) }
         } else {
             self.rest_if_done(compute, now);
         }
@@ -376,6 +386,7 @@ impl State {
             self.closing = false;
             // How long it took cannot be known any more.
             compute.charge(stretch.opened, now, stretch.expected);
+            self.charged += 1;
             compute.give_turn();
             compute.rests(now);
         }
@@ -449,9 +460,11 @@ impl State {
 
     /// A thread that waited for room in flight came back when there was nothing left in it: the machine has too much to do for
     /// our threads to be woken in time, and more has to be in flight.
-    fn came_late(&mut self) {
+    fn came_late(&mut self, flight: Option<Flight>) {
         const MOST: u64 = 6_000_000;
-        self.lateness = (2 * self.lateness).clamp(20_000, MOST);
+        // Next to a `latency` container, which is kept waiting by all that is in flight, once in a while does not count for much.
+        let more = if flight == Some(Flight::SHORT) { self.lateness / 4 } else { self.lateness };
+        self.lateness = (self.lateness + more).clamp(20_000, MOST);
     }
 
     /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
@@ -523,6 +536,7 @@ impl State {
             None => measured,
         };
         compute.charge(opened, sys::nanoseconds(), gpu);
+        self.charged += 1;
     }
 
     /// What the pacer does when nobody launches. Returns when it is to look again, and whether a bell may ring before.

@@ -150,7 +150,7 @@ pub struct Stretch {
     between_marks: [u64; 2],
     /// So many more launches are marked each by itself, where the GPU waits for them.
     singled_out: u32,
-    /// Another container had the GPU before it: see [`Stretch::passed`].
+    /// Another process had the GPU before it: see [`Stretch::passed`].
     begins_turn: bool,
     /// No other container uses the GPU.
     is_alone: bool,
@@ -166,7 +166,7 @@ pub struct Stretch {
 /// In which way something is launched.
 #[derive(Clone, Copy)]
 pub struct How {
-    /// Another container had the GPU before.
+    /// Another process had the GPU before.
     pub begins_turn: bool,
     /// None uses it meanwhile.
     pub is_alone: bool,

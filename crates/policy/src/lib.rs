@@ -11,6 +11,7 @@
 //! - [`Clocks`]: when that was, by the host's clock.
 //! - [`sample`]: the same for a program of which only some launches are measured.
 //! - [`Cost`]: what a kernel is expected to take, learned from how long it took.
+//! - [`Pauses`]: whether a program that has nothing more to do will be back in a moment; [`Waking`]: how late threads are woken.
 //!
 //! # What is charged with what
 //!
@@ -36,7 +37,7 @@
 //! | [`Rules::round`](turns::Rules::round) | 200 ms | the smallest share waits no longer than this for its next turn. With nine equal containers or one below 11%, turns become shorter |
 //! | [`Rules::least`](turns::Rules::least) | 2 ms | what the hardware would give; a switch is 8% of it |
 //! | [`Rules::idle`](turns::Rules::idle) | 0.3 ms | to switch away and back costs as much: a shorter gap is cheaper to wait for |
-//! | [`Rules::idle_latency`](turns::Rules::idle_latency) | 0.1 ms | a request every 20 ms costs the neighbour two switches, two wake-ups and this: 0.46 of its 17.4 ms, so that it keeps 97.3% of them |
+//! | [`Rules::idle_latency`](turns::Rules::idle_latency) | 0.1 ms | where it is not known that a pause will be long ([`Pauses`]), a request every 20 ms costs the neighbour two switches, two wake-ups and this: 0.46 of its 17.4 ms, so that it keeps 97.3% of them |
 //! | [`Flight::USUAL`] | 0.4 and 0.1 ms | launches arrive within 0.1 ms, so the GPU never runs dry; a hand-over waits for little more than a switch costs |
 //! | [`Flight::SHORT`] | 0.25 and 0.06 ms | a request of 2.6 ms is answered in 1.2 times that at the median: it waits for a wake-up, a switch and half of what is in flight |
 //! | [`Rules::ahead`](turns::Rules::ahead) | 50 ms | a `latency` container of 20% may be 10 ms ahead of its due before it queues like anybody |
@@ -52,9 +53,11 @@ mod busy;
 mod clocks;
 mod cost;
 mod flight;
+mod pauses;
 pub mod sample;
 mod share;
 pub mod turns;
+mod waking;
 
 #[cfg(test)]
 mod testing;
@@ -64,4 +67,6 @@ pub use busy::Busy;
 pub use clocks::Clocks;
 pub use cost::Cost;
 pub use flight::Flight;
+pub use pauses::Pauses;
 pub use share::Share;
+pub use waking::Waking;

@@ -155,6 +155,11 @@ impl Compute<'_> {
         self.word(word::STRETCHES).fetch_add(1, SeqCst);
     }
 
+    /// How many stretches of work were charged.
+    pub fn stretches(&self) -> u64 {
+        self.word(word::STRETCHES).load(SeqCst)
+    }
+
     /// The GPU has worked so long for the container, on what nobody held up: it counts against no limit.
     pub fn has_used(&self, gpu: u64) {
         self.word(word::GPU_TIME).fetch_add(gpu, SeqCst);

@@ -305,7 +305,12 @@ impl Compute<'_> {
         }
     }
 
-    /// The same where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for longer than
+    /// The same where it will most likely have nothing for longer than a turn is kept for it: the others need not wait that long.
+    pub fn rests_for_long(&self, now: u64) {
+        self.rests(now.saturating_sub(self.keeps_turn_for()));
+    }
+
+    /// The same as [`Compute::rests`] where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for longer than
     /// [`Compute::pauses_until`] hands over then.
     pub fn pauses(&self, now: u64) -> bool {
         let did_work = self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0;
@@ -333,6 +338,15 @@ impl Compute<'_> {
             0 => 0,
             since => until.saturating_sub(since),
         }
+    }
+
+    /// If it is the turn of a `latency` container that works: when all that it has started should be done.
+    pub fn request_ends(&self) -> Option<u64> {
+        let holder = (self.gpu(gpu::HOLDER).load(SeqCst) as u32).checked_sub(1)? as usize;
+        let is_urgent =
+            priority(self.table.containers.get(holder)?.compute[word::PRIORITY].load(SeqCst)) == Priority::Latency;
+        let works = self.gpu(gpu::QUIET).load(SeqCst) == 0;
+        (is_urgent && works).then(|| self.gpu(gpu::HEARD).load(SeqCst))
     }
 
     /// When the turn began that somebody has.
