@@ -44,7 +44,10 @@ static void must_(CUresult code, const char *what) {
 #define must(call) must_(call, #call)
 
 static void note(void *data) { seen[calls++] = host[(uintptr_t)data]; }
-static void gone(void *data) { *(int *)data = 1, on_thread = !pthread_equal(pthread_self(), main_thread); }
+static void gone(void *data) {
+    on_thread = !pthread_equal(pthread_self(), main_thread);
+    __atomic_store_n((int *)data, 1, __ATOMIC_RELEASE);
+}
 
 static CUfunction function(const char *name) {
     CUfunction f;
@@ -262,7 +265,7 @@ static void object(void) {
     must(cuGraphExecDestroy(exec));
     int early = destroyed;
     must(cuStreamSynchronize(s));
-    for (int i = 0; i < 2000 && !destroyed; i++) usleep(1000);
+    for (int i = 0; i < 2000 && !__atomic_load_n(&destroyed, __ATOMIC_ACQUIRE); i++) usleep(1000);
     printf("a user object of a graph in flight: gone %d, then %d, by another thread %d\n", early, destroyed, on_thread);
 }
 
