@@ -19,6 +19,7 @@
 
 mod bound;
 pub mod costs;
+mod free;
 mod marks;
 mod pacer;
 mod probe;

@@ -37,6 +37,8 @@ const CASES: &[Case] = &[
     case("sync", "500", 25.0),
     case("sync", "500", 50.0),
     case("poll", "500", 50.0),
+    case("steps", "400", 25.0),
+    case("steps", "400", 75.0),
     case("streams", "500", 50.0),
     case("threads", "500", 50.0),
     case("graph", "100", 25.0),

@@ -5,8 +5,8 @@
 
 use ration_policy::sample::{self, Begin, Launched, Rate};
 
+use super::free::DEEPEST_ALONE;
 use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
-use super::state::DEEPEST_ALONE;
 use crate::driver::Stream;
 
 /// Launches in a row that are measured.
@@ -18,7 +18,7 @@ struct Probe {
     is_idle: bool,
     opened: u64,
     last: u64,
-    /// When each had been sent, and the mark behind it: the first so many.
+    /// When each had been sent, or that it came in time, and the mark behind it: the first so many.
     launches: [Option<(u64, Event)>; Probe::MOST],
     count: usize,
     /// A mark behind the last of those, with nothing in between.
@@ -129,8 +129,11 @@ impl Probes {
         let Some(open) = &mut self.open else { return };
         if open.context == context && open.stream == stream {
             open.last = now;
+            // Where the GPU has not even come to the first mark, it does not wait for this one.
+            let is_early = !open.is_idle && !has_passed(open.begin);
+            let sent = if is_early { open.opened } else { now };
             match events.take() {
-                Some(event) if record(event, stream) => open.add(now, event),
+                Some(event) if record(event, stream) => open.add(sent, event),
                 event => {
                     events.give(event);
                     self.end();

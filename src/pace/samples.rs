@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::marks::{Event, Events, elapsed, has_passed, record};
-use super::stretch::BETWEEN_MARKS;
+use super::stretch::OFTEN;
 use crate::driver::Stream;
 
 /// As often as this it is looked which marks of one that nobody holds up the GPU has passed.
@@ -38,6 +38,10 @@ pub struct Samples {
     cost: u64,
     /// How often that was found since launches are watched.
     found: u32,
+    /// How many launches in a row came when all that was marked before was done: the program waits for each.
+    awaited: u32,
+    /// How many of them were not marked for that.
+    unmarked: u32,
 }
 
 impl Samples {
@@ -60,12 +64,17 @@ impl Samples {
             own: 0,
             cost: 0,
             found: 0,
+            awaited: 0,
+            unmarked: 0,
         }
     }
 
     /// Something was launched into a stream that can be marked.
-    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, in_company: bool, now: u64) {
         const MOST: usize = 64;
+        /// A program that waits so often does it always, most likely: one launch in so many shows whether it still does.
+        const HABIT: u32 = 16;
+        const ONE_IN: u32 = 8;
         if self.context != context {
             self.forget();
             self.context = context;
@@ -74,10 +83,16 @@ impl Samples {
         let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
         self.own += u64::from(!is_other);
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
-        let due = now.saturating_sub(self.marked) >= BETWEEN_MARKS || self.cost == 0 && self.count - last >= 8;
+        let due = now.saturating_sub(self.marked) >= OFTEN || self.cost == 0 && self.count - last >= 8;
+        self.awaited = if self.marks.is_empty() { self.awaited.saturating_add(1) } else { 0 };
         if !due || is_other || self.marks.len() >= MOST {
             return;
         }
+        if !in_company && self.awaited > HABIT && self.unmarked + 1 < ONE_IN {
+            self.unmarked += 1;
+            return;
+        }
+        self.unmarked = 0;
         let Some(event) = events.take() else { return };
         if record(event, stream) {
             let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
@@ -143,7 +158,8 @@ impl Samples {
     }
 
     fn are_within(&self, cost: u64) -> bool {
-        self.cost != 0 && self.cost < cost && self.found > 0 || self.count > 64 && self.marks.is_empty()
+        self.cost != 0 && self.cost < cost && self.found > 0
+            || self.count > 64 && self.marks.is_empty() && self.unmarked == 0
     }
 
     /// Launches were not watched for a while.

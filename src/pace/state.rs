@@ -19,12 +19,15 @@ use crate::sys;
 
 /// How much is let through at a time, as far as is known what it takes: so many wall time's worth of the limit, but no less
 /// and no more than this. A stretch ends with a GPU that is partly idle, so it is not to be short; and between two of them
-/// the program stands still, so it is not to be long.
+/// the program stands still, and others have to wait for its end, so it is not to be long.
 const ROUND: u64 = 40_000_000;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 20_000_000;
+/// The same where there are no others.
+const ROUND_ALONE: u64 = 50_000_000;
+const LONGEST_ALONE: u64 = 45_000_000;
 /// For so long the end of a stretch is waited for, beyond what it was expected to take.
-const PATIENCE: u64 = 200_000_000;
+pub const PATIENCE: u64 = 200_000_000;
 /// A container that lost its turn because what it had started does not end tries again after [`PATIENCE`], and gives the next
 /// turn up when that has not ended after so long: it may be waiting behind the same.
 const STUCK: u64 = 5_000_000;
@@ -34,9 +37,6 @@ const LOST: u64 = 50_000_000;
 pub const GAP: u64 = 15_000;
 /// One that comes no later than this goes on with the stretch that is open, though all of it may be done.
 const PAUSE: u64 = 200_000;
-/// No more than this is queued: what others wait for when they come, or when they are there.
-pub const DEEPEST_ALONE: u64 = 50_000_000;
-const DEEPEST_IN_COMPANY: u64 = 4_000_000;
 /// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
 /// GPU does them when it is done with these.
 const EARLY: u64 = 130_000;
@@ -63,17 +63,17 @@ pub struct State {
     pub samples: Samples,
     /// How long the GPU works on that.
     pub probes: Probes,
-    events: BTreeMap<usize, Events>,
+    pub events: BTreeMap<usize, Events>,
     /// Whether the container is to take turns, as far as this process knows.
-    wanting: bool,
+    pub wanting: bool,
     /// When anybody else last did, or seemed about to.
-    contested: u64,
+    pub contested: u64,
     /// When anything was last launched.
     launched: u64,
     /// How much of its time the program waits for the GPU; in a turn, since that began.
-    waits: Waits,
+    pub waits: Waits,
     /// Threads that are about to launch something.
-    asking: u32,
+    pub asking: u32,
     /// How much more has to be in flight because threads are woken late.
     lateness: u64,
     /// How long the program stays away when it has nothing more to do.
@@ -113,8 +113,9 @@ pub enum Step {
 }
 
 /// How much is let through at a time.
-fn length(limit: Share) -> u64 {
-    if limit.is_whole() { LONGEST } else { limit.gpu(ROUND).clamp(SHORTEST, LONGEST) }
+fn length(limit: Share, in_company: bool) -> u64 {
+    let (round, longest) = if in_company { (ROUND, LONGEST) } else { (ROUND_ALONE, LONGEST_ALONE) };
+    if limit.is_whole() { longest } else { limit.gpu(round).clamp(SHORTEST, longest) }
 }
 
 impl State {
@@ -188,9 +189,10 @@ impl State {
             }
         }
         if let Some(stretch) = &mut self.stretch {
+            let longest = length(limit, pace.in_company.load(Ordering::Relaxed));
             // What should take little and goes on and on takes more than it should: that is to be found out.
-            let is_long = now > stretch.opened + 4 * LONGEST;
-            let full = stretch.unknown || stretch.expected >= length(limit) || is_long;
+            let is_long = now > stretch.opened + 4 * longest;
+            let full = stretch.unknown || stretch.expected >= longest || is_long;
             if over || stretch.context != context || full || !compute.keep_turn(now + LOST) {
                 self.closing = true;
             }
@@ -289,24 +291,6 @@ impl State {
         Step::Go(ticket)
     }
 
-    /// Nobody holds it up, but what is queued must not grow without end.
-    fn step_freely(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
-        self.leave_stretch(compute, now);
-        let context = self.samples.context();
-        let events = self.events.entry(context).or_insert(Events::new());
-        let age = self.samples.age(events, now);
-        // One that waits for what is launched after it is not waited for.
-        let in_company = pace.in_company.load(Ordering::Relaxed);
-        let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
-        if !self.samples.admits(most) && age <= PATIENCE {
-            // Where so much is queued, nobody is late who comes back when some of it is done.
-            return Step::Wait(now + if self.samples.are_known() { most / 16 } else { 20_000 });
-        }
-        let events = self.events.entry(asked.context).or_insert(Events::new());
-        self.probes.before(asked.context, asked.stream, events, now);
-        Step::Go(None)
-    }
-
     /// It was launched. Whether the next one has to ask.
     pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
         let Launched { context, stream, ticket, called } = *launched;
@@ -322,7 +306,7 @@ impl State {
             }
             self.probes.is_held();
         } else {
-            self.samples.after(context, stream, events, now);
+            self.samples.after(context, stream, events, in_company, now);
             self.probes.after(context, stream, events, now);
         }
         let is_held = self.stretch.is_some() || self.wanting || self.probes.is_open();
@@ -332,17 +316,6 @@ impl State {
             if in_company { self.glances.end() } else { self.glances.forget() }
         }
         is_watched
-    }
-
-    /// Whether a program that has company, and is not held up, is one whose work is done as fast as it sends it, or would be if
-    /// it were alone: to look at each launch would cost it more than it costs others if it is not looked at until the pacer says
-    /// so again. And each mark takes the GPU as long as a short kernel does.
-    fn may_look_away(&self, now: u64) -> bool {
-        const IN_HAND: u64 = 2_000_000;
-        let is_done_at_once = self.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
-        let is_quick = || self.probes.expected(1).is_some_and(|each| each < Samples::QUICK);
-        let expected = |launches| self.probes.expected(launches);
-        self.asking == 0 && (is_done_at_once || is_quick() && self.waits.sends_slowly(expected, now))
     }
 
     /// The program is about to wait for the GPU.
@@ -399,7 +372,7 @@ impl State {
         }
         if self.probes.context() != 0 {
             let events = self.events.entry(self.probes.context()).or_insert(Events::new());
-            self.probes.look(events, || compute.company(now).0, now);
+            self.probes.look(events, || compute.company(now).0 || compute.has_company_inside(), now);
         }
         while let Some(at) = self.late.iter().position(|stretch| stretch.is_done(now)) {
             let stretch = self.late.swap_remove(at);
@@ -430,7 +403,7 @@ impl State {
     }
 
     /// The stretch is not waited for.
-    fn leave_stretch(&mut self, compute: &Compute<'_>, now: u64) {
+    pub fn leave_stretch(&mut self, compute: &Compute<'_>, now: u64) {
         self.closing = false;
         if let Some(mut stretch) = self.stretch.take() {
             stretch.mark_ends(self.events.entry(stretch.context).or_insert(Events::new()), now);
@@ -467,49 +440,13 @@ impl State {
         self.lateness = (self.lateness + more).clamp(20_000, MOST);
     }
 
-    /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
-    fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
-        if !pace.in_company.load(Ordering::Relaxed) {
-            if self.wanting {
-                self.wants_no_more(compute);
-            }
-        } else if !self.wanting && (compute.priority() == Priority::Latency || self.is_bound(now)) {
-            (self.wanting, self.contested) = (true, now);
-            self.glances.forget();
-            self.waits.start(now);
-        }
-    }
-
-    fn is_bound(&mut self, now: u64) -> bool {
-        self.waits.are_many(|launches| self.probes.expected(launches), now)
-    }
-
-    /// Whether it is of no use to want turns: for a while nobody else did, nor is likely to.
-    fn is_uncontested(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> bool {
-        const A_WHILE: u64 = 100_000_000;
-        if compute.priority() == Priority::Latency || pace.bound(compute).is_some() {
-            self.contested = now;
-        }
-        now.saturating_sub(self.contested) > A_WHILE
-    }
-
     /// What should still be under way by now, as far as it is known.
     pub fn left(&self, now: u64) -> u64 {
         let stretches = self.late.iter().chain(&self.stretch).map(|stretch| stretch.left(now));
         stretches.fold(self.samples.left(), u64::saturating_add)
     }
 
-    /// The process has launched so many more, as the counters have it.
-    pub fn meter(&mut self, compute: &Compute<'_>, launches: u64, now: u64) {
-        // A launch that waits has been counted already, so where any may wait the counters are not to be believed.
-        if self.wanting || self.stretch.is_some() || !compute.limit().is_whole() {
-            self.probes.pass(now);
-        } else {
-            compute.has_used(self.probes.meter(launches, now));
-        }
-    }
-
-    fn wants_no_more(&mut self, compute: &Compute<'_>) {
+    pub fn wants_no_more(&mut self, compute: &Compute<'_>) {
         self.wanting = false;
         compute.wants_no_more();
     }

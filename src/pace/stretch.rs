@@ -174,10 +174,11 @@ pub struct How {
     pub is_marked_often: bool,
 }
 
-/// As often as this an end is marked while launches come quickly.
-pub const BETWEEN_MARKS: u64 = 50_000;
-/// And behind so much work.
-const WORK_BETWEEN_MARKS: u64 = 80_000;
+/// As often as this an end is marked while launches come quickly, and behind so much work.
+const BETWEEN_MARKS: [u64; 2] = [OFTEN, 80_000];
+pub const OFTEN: u64 = 50_000;
+/// The same where nobody asks how much is in flight, nor how long the GPU waits for launches.
+const SELDOM: [u64; 2] = [1_000_000, 2_000_000];
 /// Times on the GPU's clock are told from one event to another. Some may lie before the first of a stretch: all are moved into
 /// the future.
 const SHIFT: u64 = 1 << 40;
@@ -197,7 +198,7 @@ impl Stretch {
             clocks: Clocks::new(now, false),
             expected: 0,
             unknown: false,
-            between_marks: if is_marked_often { [BETWEEN_MARKS, WORK_BETWEEN_MARKS] } else { [1_000_000; 2] },
+            between_marks: if is_marked_often { BETWEEN_MARKS } else { SELDOM },
             // Not in all of them: a mark takes the GPU as long as a short kernel does.
             singled_out: if is_marked_often && number % 8 == 1 { 16 } else { 0 },
             begins_turn,
@@ -263,10 +264,14 @@ impl Stretch {
         let is_vague = now.saturating_sub(called) > WAITS;
         let sent = if is_vague { called } else { now };
         self.launched = now;
-        let [time, work] = self.between_marks;
+        /// With so much queued, the GPU will not wait for the next launch.
+        const PLENTY: u64 = 1_000_000;
+        // A mark takes the GPU two microseconds.
+        let is_ahead = self.is_alone && self.left(now) > PLENTY;
+        let [time, work] = if is_ahead { SELDOM } else { self.between_marks };
         // Behind what nothing is known of there is a mark at once: nobody could tell when it is done.
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
-        let is_awaited = self.singled_out > 0 && self.in_flight() < BETWEEN_MARKS;
+        let is_awaited = self.singled_out > 0 && self.in_flight() < OFTEN;
         self.singled_out -= u32::from(is_awaited);
         let due = due || is_awaited;
         let Some(marked) = self.streams.get_mut(ticket.stream) else { return };
@@ -403,14 +408,14 @@ impl Stretch {
     /// When to look again to know well how far the GPU has got: when it should have passed the next mark, and often from then
     /// on. Nothing: it is known, or the next takes much longer than it should.
     pub fn look_at(&self, now: u64) -> Option<u64> {
-        const OFTEN: u64 = 10_000;
+        const STEP: u64 = 10_000;
         const MUCH: u64 = 500_000;
         if self.unknown || self.clocks.are_close() {
             return None;
         }
         let next = |marked: &Marked| Some(marked.marks.front()?.upto.saturating_sub(marked.passed_upto()));
         let at = self.progressed.saturating_add(self.streams.iter().filter_map(next).min()?);
-        (now < at + MUCH).then_some(at.max(now + OFTEN))
+        (now < at + MUCH).then_some(at.max(now + STEP))
     }
 
     /// What should still be under way, counted from mark to mark.

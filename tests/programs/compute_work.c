@@ -10,6 +10,8 @@
  *     capture    as `queue`, and every now and then a graph is captured and launched
  *     poll       one kernel at a time, asked for until it is done
  *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
+ *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
+ *                the GPU to do, and then twenty that do not; queued deep
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
  * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
  */
@@ -20,7 +22,7 @@
 #include "check.h"
 
 static CUcontext context;
-static CUfunction kernel;
+static CUfunction kernel, brief;
 static double end;
 static unsigned long launches;
 
@@ -63,12 +65,14 @@ int main(int argc, char **argv) {
         return 2;
     }
     const char *shape = argv[1];
-    snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\n", atof(argv[2]) * 1000);
+    double us = atof(argv[2]);
+    snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\nkernel b time=%.0fns\n", us * 1000, us * 25);
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
     OK(cuModuleLoadData(&module, image));
     OK(cuModuleGetFunction(&kernel, module, "k"));
+    OK(cuModuleGetFunction(&brief, module, "b"));
     CUstream stream = new_stream();
     puts("ready");
     fflush(stdout);
@@ -91,6 +95,15 @@ int main(int argc, char **argv) {
         for (double next = now(); now() < end; launch(stream)) {
             while (now() < next) {}
             next = now() + 30e-6;
+        }
+    } else if (!strcmp(shape, "steps")) {
+        while (now() < end) {
+            for (int i = 0; i < 60; i++) {
+                for (double next = now() + 30e-6; now() < next;) {}
+                OK(cuLaunchKernel(brief, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+            }
+            for (int i = 0; i < 20; i++) launch(stream);
+            launches += 60;
         }
     } else if (!strcmp(shape, "request")) {
         for (double next = now(); now() < end; next += 0.02) {

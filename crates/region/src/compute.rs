@@ -7,7 +7,7 @@
 use ration_policy::turns::Priority;
 use ration_policy::{Bucket, Share};
 
-use crate::layout::Table;
+use crate::layout::{Process, Table};
 use crate::life::is_over;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
@@ -172,6 +172,13 @@ impl Compute<'_> {
         if let Some(word) = self.table.processes[self.place.process].compute.first() {
             word.store(in_flight, SeqCst);
         }
+    }
+
+    /// Whether another process of the container has work under way, as far as it has told.
+    pub fn has_company_inside(&self) -> bool {
+        let others = self.table.members_of(self.place.container).filter(|(index, _)| *index != self.place.process);
+        let works = |process: &Process| process.compute.first().is_some_and(|word| word.load(SeqCst) > 0);
+        others.into_iter().any(|(_, process)| works(process) && !is_over(&process.life))
     }
 
     /// Launches have waited so long.

@@ -1,0 +1,82 @@
+//! Launches that nobody holds up, and when that ends: a program that is bound by the GPU takes turns with others who use it.
+
+use std::sync::atomic::Ordering;
+
+use ration_policy::turns::Priority;
+use ration_region::Compute;
+
+use super::Pace;
+use super::marks::Events;
+use super::samples::Samples;
+use super::state::{Asked, PATIENCE, State, Step};
+
+/// No more than this is queued: what others wait for when they come, or when they are there.
+pub const DEEPEST_ALONE: u64 = 50_000_000;
+const DEEPEST_IN_COMPANY: u64 = 4_000_000;
+
+impl State {
+    /// Nobody holds it up, but what is queued must not grow without end.
+    pub fn step_freely(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Step {
+        self.leave_stretch(compute, now);
+        let context = self.samples.context();
+        let events = self.events.entry(context).or_insert(Events::new());
+        let age = self.samples.age(events, now);
+        // One that waits for what is launched after it is not waited for.
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
+        if !self.samples.admits(most) && age <= PATIENCE {
+            // Where so much is queued, nobody is late who comes back when some of it is done.
+            return Step::Wait(now + if self.samples.are_known() { most / 16 } else { 20_000 });
+        }
+        let events = self.events.entry(asked.context).or_insert(Events::new());
+        self.probes.before(asked.context, asked.stream, events, now);
+        Step::Go(None)
+    }
+
+    /// Whether a program that has company, and is not held up, is one whose work is done as fast as it sends it, or would be if
+    /// it were alone: to look at each launch would cost it more than it costs others if it is not looked at until the pacer says
+    /// so again. And each mark takes the GPU as long as a short kernel does.
+    pub fn may_look_away(&self, now: u64) -> bool {
+        const IN_HAND: u64 = 2_000_000;
+        let is_done_at_once = self.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
+        let is_quick = || self.probes.expected(1).is_some_and(|each| each < Samples::QUICK);
+        let expected = |launches| self.probes.expected(launches);
+        self.asking == 0 && (is_done_at_once || is_quick() && self.waits.sends_slowly(expected, now))
+    }
+
+    /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
+    pub fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
+        if !pace.in_company.load(Ordering::Relaxed) {
+            if self.wanting {
+                self.wants_no_more(compute);
+            }
+        } else if !self.wanting && (compute.priority() == Priority::Latency || self.is_bound(now)) {
+            (self.wanting, self.contested) = (true, now);
+            self.glances.forget();
+            self.waits.start(now);
+        }
+    }
+
+    fn is_bound(&mut self, now: u64) -> bool {
+        self.waits.are_many(|launches| self.probes.expected(launches), now)
+    }
+
+    /// Whether it is of no use to want turns: for a while nobody else did, nor is likely to.
+    pub fn is_uncontested(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> bool {
+        const A_WHILE: u64 = 100_000_000;
+        if compute.priority() == Priority::Latency || pace.bound(compute).is_some() {
+            self.contested = now;
+        }
+        now.saturating_sub(self.contested) > A_WHILE
+    }
+
+    /// The process has launched so many more, as the counters have it.
+    pub fn meter(&mut self, compute: &Compute<'_>, launches: u64, now: u64) {
+        // A launch that waits has been counted already, so where any may wait the counters are not to be believed.
+        if self.wanting || self.stretch.is_some() || !compute.limit().is_whole() {
+            self.probes.pass(now);
+        } else {
+            compute.has_used(self.probes.meter(launches, now));
+        }
+    }
+}
