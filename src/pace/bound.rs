@@ -14,6 +14,8 @@ pub struct Waits {
     waiting: u32,
     looked: u64,
     launches: u64,
+    /// When the program last did anything here.
+    seen: u64,
 }
 
 /// It takes so long to see what a program does.
@@ -26,12 +28,23 @@ const PAUSE: u64 = 200_000;
 impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
-        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0 }
+        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0, seen: 0 }
     }
 
     /// Counts from now on.
     pub fn start(&mut self, now: u64) {
         (self.since, self.waited, self.looked, self.launches) = (now, 0, now, 0);
+    }
+
+    /// The program asks, or has launched something, or has waited. Time in which it did nothing of that says nothing about it: it
+    /// may have been stopped, or the whole machine.
+    pub fn is_there(&mut self, now: u64) {
+        const AWAY: u64 = 3_000_000;
+        let away = now.saturating_sub(self.seen.max(self.since));
+        if away > AWAY && self.waiting == 0 {
+            self.since += away;
+        }
+        self.seen = now;
     }
 
     /// Something was launched.
@@ -50,9 +63,10 @@ impl Waits {
     }
 
     /// It has waited for so long.
-    pub fn end(&mut self, length: u64) {
+    pub fn end(&mut self, length: u64, now: u64) {
         self.waiting = self.waiting.saturating_sub(1);
         self.waited(length);
+        self.seen = now;
     }
 
     /// There is work under way, and the last launch was so long ago.
@@ -178,7 +192,7 @@ mod tests {
         launcher.start(MS);
         for _ in 0..20 {
             waiter.begin();
-            waiter.end(MS / 2);
+            waiter.end(MS / 2, MS);
             launcher.waited(MS / 20);
         }
         assert!(!waiter.are_many(|_| None, 10 * MS), "too early to tell");
@@ -223,10 +237,28 @@ mod tests {
         assert!(!waits.seem_few(MS + MS / 2), "too early even for that");
         waits.begin();
         assert!(!waits.seem_few(3 * MS), "it waits just now");
-        waits.end(MS / 10);
+        waits.end(MS / 10, MS);
         assert!(waits.seem_few(3 * MS));
         waits.waited(MS);
         assert!(!waits.seem_few(3 * MS));
+    }
+
+    #[test]
+    fn who_was_stopped_has_not_launched_meanwhile() {
+        let mut waits = Waits::new();
+        waits.start(MS);
+        for at in [1, 2, 40, 41] {
+            waits.is_there(at * MS);
+        }
+        assert!(!waits.are_few(41 * MS), "38 ms are gone");
+        (42..46).for_each(|at| waits.is_there(at * MS));
+        assert!(waits.are_few(46 * MS), "and these are not");
+        // One that is in a call that waits is not away.
+        waits.start(50 * MS);
+        waits.begin();
+        waits.end(20 * MS, 70 * MS);
+        waits.is_there(70 * MS);
+        assert!(waits.are_many(|_| None, 71 * MS));
     }
 
     #[test]

@@ -50,7 +50,9 @@ impl State {
             if self.wanting {
                 self.wants_no_more(compute);
             }
-        } else if !self.wanting && (compute.priority() == Priority::Latency || self.is_bound(now)) {
+        } else if !self.wanting
+            && (compute.priority() == Priority::Latency || now < self.bound_until || self.is_bound(now))
+        {
             (self.wanting, self.contested) = (true, now);
             self.glances.forget();
             self.waits.start(now);

@@ -42,6 +42,8 @@ const PAUSE: u64 = 200_000;
 const EARLY: u64 = 130_000;
 /// A container that has not launched anything for so long does not want turns any more.
 const FORGOTTEN: u64 = 20_000_000;
+/// If it launches again within this time, it does.
+const REMEMBERED: u64 = 200_000_000;
 
 /// How a process's work on one GPU stands.
 pub struct State {
@@ -66,6 +68,8 @@ pub struct State {
     pub events: BTreeMap<usize, Events>,
     /// Whether the container is to take turns, as far as this process knows.
     pub wanting: bool,
+    /// Until when it is to want them again at once, because it did until it launched nothing for a while.
+    pub bound_until: u64,
     /// When anybody else last did, or seemed about to.
     pub contested: u64,
     /// When anything was last launched.
@@ -133,6 +137,7 @@ impl State {
             probes: Probes::new(),
             events: BTreeMap::new(),
             wanting: false,
+            bound_until: 0,
             contested: 0,
             launched: 0,
             waits: Waits::new(),
@@ -158,6 +163,7 @@ impl State {
         let Asked { context, stream, work, has_waited } = *asked;
         self.launched = now;
         self.pauses.end(now);
+        self.waits.is_there(now);
         if self.glances.begin() {
             self.waits.start(now);
         }
@@ -295,6 +301,7 @@ impl State {
     pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
         let Launched { context, stream, ticket, called } = *launched;
         self.launched = now;
+        self.waits.is_there(now);
         self.waits.launched();
         self.asking = self.asking.saturating_sub(1);
         let events = self.events.entry(context).or_insert(Events::new());
@@ -328,7 +335,7 @@ impl State {
 
     /// It has waited for so long.
     pub fn after_wait(&mut self, pace: &Pace, compute: &Compute<'_>, length: u64, now: u64) {
-        self.waits.end(length);
+        self.waits.end(length, now);
         self.want_if_bound(pace, compute, now);
         self.look(compute, now);
         if compute.priority() == Priority::Latency && self.stretch.as_ref().is_some_and(|it| it.is_done(now)) {
@@ -447,7 +454,7 @@ impl State {
     }
 
     pub fn wants_no_more(&mut self, compute: &Compute<'_>) {
-        self.wanting = false;
+        (self.wanting, self.bound_until) = (false, 0);
         compute.wants_no_more();
     }
 
@@ -486,6 +493,9 @@ impl State {
             if now.saturating_sub(self.launched) > FORGOTTEN && self.stretch.is_none() {
                 compute.rests(now);
                 self.wants_no_more(compute);
+                // It may have been stopped, or the whole machine. Its launches are not to come in between those of others
+                // until it is found out again what it is.
+                self.bound_until = now + REMEMBERED;
             } else if self.stretch.is_none()
                 && compute.is_holder()
                 && matches!(compute.whose_turn(now), Whose::Mine { over: true })
