@@ -343,8 +343,7 @@ impl Compute<'_> {
     /// If it is the turn of a `latency` container that works: when all that it has started should be done.
     pub fn request_ends(&self) -> Option<u64> {
         let holder = (self.gpu(gpu::HOLDER).load(SeqCst) as u32).checked_sub(1)? as usize;
-        let is_urgent =
-            priority(self.table.containers.get(holder)?.compute[word::PRIORITY].load(SeqCst)) == Priority::Latency;
+        let is_urgent = holder < CONTAINERS && priority(self.read(holder, word::PRIORITY)) == Priority::Latency;
         let works = self.gpu(gpu::QUIET).load(SeqCst) == 0;
         (is_urgent && works).then(|| self.gpu(gpu::HEARD).load(SeqCst))
     }
