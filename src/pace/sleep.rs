@@ -58,9 +58,9 @@ pub fn until_turn(compute: &Compute<'_>, bell: u32, until: u64, now: u64) {
     const LATE: u64 = 100_000;
     let _errno = sys::Errno::kept();
     let is_in_a_hurry = compute.priority() == Priority::Latency;
-    let ends = compute.request_ends().unwrap_or(0) + LATE;
+    let ends = compute.request_ends().unwrap_or(0).saturating_add(LATE);
     if !is_in_a_hurry && ends > now {
-        to_the_point(compute, bell, ends.min(until + Waking::LEAST), now);
+        to_the_point(compute, bell, ends.min(until.saturating_add(Waking::LEAST)), now);
         return;
     }
     if until > now + SHORT && !is_in_a_hurry {

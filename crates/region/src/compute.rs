@@ -176,9 +176,9 @@ impl Compute<'_> {
 
     /// Whether another process of the container has work under way, as far as it has told.
     pub fn has_company_inside(&self) -> bool {
-        let others = self.table.members_of(self.place.container).filter(|(index, _)| *index != self.place.process);
+        let mut others = self.table.members_of(self.place.container).filter(|(index, _)| *index != self.place.process);
         let works = |process: &Process| process.compute.first().is_some_and(|word| word.load(SeqCst) > 0);
-        others.into_iter().any(|(_, process)| works(process) && !is_over(&process.life))
+        others.any(|(_, process)| works(process) && !is_over(&process.life))
     }
 
     /// Launches have waited so long.

@@ -310,8 +310,8 @@ impl Compute<'_> {
         self.rests(now.saturating_sub(self.keeps_turn_for()));
     }
 
-    /// The same as [`Compute::rests`] where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for longer than
-    /// [`Compute::pauses_until`] hands over then.
+    /// The same as [`Compute::rests`] where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for
+    /// longer than [`Compute::pauses_until`] hands over then.
     pub fn pauses(&self, now: u64) -> bool {
         let did_work = self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0;
         if did_work {
