@@ -269,10 +269,18 @@ impl State {
             self.end_turn(compute, now);
             return Step::Wait(now);
         }
-        if self.stretch.is_none() {
-            if let Err(until) = compute.take_turn(now, now + LOST) {
-                return Step::Wait(until);
+        let begins = self.stretch.is_none();
+        if begins && let Err(until) = compute.take_turn(now, now + LOST) {
+            return Step::Wait(until);
+        }
+        if self.wanting && !compute.works(now) {
+            // Another has taken it, while there was nothing under way.
+            if begins {
+                compute.give_turn();
             }
+            return Step::Wait(now);
+        }
+        if begins {
             // Where nobody asks how much is in flight, marks would only cost time.
             let is_marked_often = compute.priority() != Priority::Latency;
             let is_alone = self.late.is_empty() && !pace.in_company.load(Ordering::Relaxed);

@@ -3,6 +3,7 @@
 mod kills;
 mod laws;
 mod sharing;
+mod turns;
 mod waits;
 
 use std::cell::RefCell;

@@ -19,11 +19,11 @@ use crate::sys::{futex_wait_shared, futex_wake_shared};
 
 /// What each of the GPU's words is.
 mod gpu {
-    /// The container whose turn it is: its index plus one, and its generation in the high half. 0: nobody's.
+    /// The container whose turn it is: its index plus one, and its generation in the high half; and [`super::RESTS`]. 0: nobody's.
     pub const HOLDER: usize = 0;
     /// When it was handed over.
     pub const BEGAN: usize = 1;
-    /// Since when the holder has nothing under way; 0: it has.
+    /// Since when the holder has nothing under way, if it rests.
     pub const QUIET: usize = 2;
     /// When the holder last did anything.
     pub const HEARD: usize = 3;
@@ -35,6 +35,9 @@ mod gpu {
     pub const WANTING: usize = 6;
 }
 
+/// In the holder's word: it has nothing under way. Who begins again and who takes the turn meanwhile change the same word, so that
+/// only one of them does.
+const RESTS: u64 = 1 << 31;
 const RULES: Rules = Rules::USUAL;
 /// Whoever waits looks again after so long, whatever it is told.
 const LOOK: u64 = 2_000_000;
@@ -67,6 +70,11 @@ impl View {
         let waiting = self.waiting[..self.count].iter().copied();
         Queue { clock: self.clock, turn: self.turn, waiting, now: self.now, rules: &RULES }
     }
+}
+
+/// The container of a holder's word.
+fn index_of(token: u64) -> Option<usize> {
+    ((token & !RESTS) as u32).checked_sub(1).map(|index| index as usize)
 }
 
 /// How a priority is written.
@@ -146,9 +154,9 @@ impl Compute<'_> {
 
     /// The container of a holder's word, if there is such a one and anybody in it is alive.
     fn holder(&self, token: u64) -> Option<usize> {
-        let index = (token as u32).checked_sub(1)? as usize;
+        let index = index_of(token)?;
         let container = self.table.containers.get(index)?;
-        let is_there = container.state.load(SeqCst) == LIVE && container.membership(index) == token;
+        let is_there = container.state.load(SeqCst) == LIVE && container.membership(index) == token & !RESTS;
         (is_there && (index == self.place.container || self.is_alive(index))).then_some(index)
     }
 
@@ -187,7 +195,7 @@ impl Compute<'_> {
             Turn {
                 holder: self.contender(index, Some(began), together, now),
                 began,
-                quiet: (quiet != 0).then_some(quiet),
+                quiet: (token & RESTS != 0).then_some(quiet),
                 heard: self.gpu(gpu::HEARD).load(SeqCst),
             }
         });
@@ -223,8 +231,7 @@ impl Compute<'_> {
     /// Whose turn it is. It is taken if it is free and this container is next.
     pub fn whose_turn(&self, now: u64) -> Whose {
         let token = self.gpu(gpu::HOLDER).load(SeqCst);
-        let own = self.table.containers[self.place.container].membership(self.place.container);
-        if token == own {
+        if token & !RESTS == self.own_token() {
             let over = self.is_wanted_by_others() && self.view(token, now).queue().is_over();
             return Whose::Mine { over };
         }
@@ -260,7 +267,6 @@ impl Compute<'_> {
         // First, because whoever sees the new holder is to see a turn that begins.
         self.gpu(gpu::BEGAN).store(now, SeqCst);
         self.gpu(gpu::HEARD).store(now, SeqCst);
-        self.gpu(gpu::QUIET).store(0, SeqCst);
         if self.gpu(gpu::HOLDER).compare_exchange(from, to, SeqCst, SeqCst).is_err() {
             return false;
         }
@@ -290,12 +296,17 @@ impl Compute<'_> {
         true
     }
 
-    /// The container works, in its turn, and what it has started should be done by then.
-    pub fn works(&self, until: u64) {
-        if self.is_holder() {
-            self.gpu(gpu::QUIET).store(0, SeqCst);
+    /// The container works, in its turn, and what it has started should be done by then. `false`: it has no turn; while it rested
+    /// another may have taken that.
+    pub fn works(&self, until: u64) -> bool {
+        let (holder, own) = (self.gpu(gpu::HOLDER), self.own_token());
+        let seen = holder.load(SeqCst);
+        let rested = seen == own | RESTS && holder.compare_exchange(seen, own, SeqCst, SeqCst).is_ok();
+        let is_own = seen == own || rested;
+        if is_own {
             self.gpu(gpu::HEARD).store(until, SeqCst);
         }
+        is_own
     }
 
     /// It has nothing under way.
@@ -313,17 +324,19 @@ impl Compute<'_> {
     /// The same as [`Compute::rests`] where it will most likely go on within a moment. Nobody is woken for that: whoever pauses for
     /// longer than [`Compute::pauses_until`] hands over then.
     pub fn pauses(&self, now: u64) -> bool {
-        let did_work = self.is_holder() && self.gpu(gpu::QUIET).load(SeqCst) == 0;
-        if did_work {
-            self.gpu(gpu::QUIET).store(now.max(1), SeqCst);
+        let (holder, own) = (self.gpu(gpu::HOLDER), self.own_token());
+        if holder.load(SeqCst) != own {
+            return false;
         }
-        did_work
+        // First, because whoever sees that it rests is to see since when.
+        self.gpu(gpu::QUIET).store(now, SeqCst);
+        holder.compare_exchange(own, own | RESTS, SeqCst, SeqCst).is_ok()
     }
 
     /// If the container has the turn and nothing under way: until when it is kept for it.
     pub fn pauses_until(&self) -> Option<u64> {
-        let quiet = self.gpu(gpu::QUIET).load(SeqCst);
-        (quiet != 0 && self.is_holder()).then(|| quiet.saturating_add(self.keeps_turn_for()))
+        let rests = self.gpu(gpu::HOLDER).load(SeqCst) == self.own_token() | RESTS;
+        rests.then(|| self.gpu(gpu::QUIET).load(SeqCst).saturating_add(self.keeps_turn_for()))
     }
 
     /// For how long a turn is kept for the container while it has nothing under way.
@@ -342,10 +355,10 @@ impl Compute<'_> {
 
     /// If it is the turn of a `latency` container that works: when all that it has started should be done.
     pub fn request_ends(&self) -> Option<u64> {
-        let holder = (self.gpu(gpu::HOLDER).load(SeqCst) as u32).checked_sub(1)? as usize;
+        let token = self.gpu(gpu::HOLDER).load(SeqCst);
+        let holder = index_of(token)?;
         let is_urgent = holder < CONTAINERS && priority(self.read(holder, word::PRIORITY)) == Priority::Latency;
-        let works = self.gpu(gpu::QUIET).load(SeqCst) == 0;
-        (is_urgent && works).then(|| self.gpu(gpu::HEARD).load(SeqCst))
+        (is_urgent && token & RESTS == 0).then(|| self.gpu(gpu::HEARD).load(SeqCst))
     }
 
     /// When the turn began that somebody has.
@@ -375,8 +388,12 @@ impl Compute<'_> {
 
     /// Whether it is this container's turn.
     pub fn is_holder(&self) -> bool {
-        let own = self.table.containers[self.place.container].membership(self.place.container);
-        self.gpu(gpu::HOLDER).load(SeqCst) == own
+        self.gpu(gpu::HOLDER).load(SeqCst) & !RESTS == self.own_token()
+    }
+
+    /// The word of a holder that is this container.
+    fn own_token(&self) -> u64 {
+        self.table.containers[self.place.container].membership(self.place.container)
     }
 
     /// The container has launched something of late.

@@ -1,0 +1,87 @@
+//! Whose turn it is, where two containers find out at the same moment.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Someone, region};
+use crate::compute::Compute;
+use crate::turns::Whose;
+
+const MS: u64 = 1_000_000;
+
+/// Two containers that want all of the GPU.
+fn two(body: impl FnOnce([Compute<'_>; 2])) {
+    let (mapping, people) = (region(), [Someone::new(1), Someone::new(2)]);
+    let table = mapping.table();
+    let join = |who: &Someone, name: &str| who.join(table, name, None).expect("there is room");
+    let places = [join(&people[0], "one"), join(&people[1], "other")];
+    body([0, 1].map(|which| Compute { table, place: &places[which] }));
+}
+
+#[test]
+fn who_rests_and_goes_on_has_its_turn_unless_another_took_it() {
+    two(|[one, other]| {
+        let mut now = 1000 * MS;
+        one.wants(now);
+        assert_eq!(one.whose_turn(now), Whose::Mine { over: false });
+        assert!(one.works(now + MS) && !other.works(now));
+        other.wants(now);
+        assert!(matches!(other.whose_turn(now), Whose::Others(_)), "one works");
+        now += MS;
+        assert!(one.pauses(now) && !one.pauses(now), "it rests once");
+        assert!(matches!(other.whose_turn(now), Whose::Others(_)), "it may go on at once");
+        assert!(one.works(now + MS), "and does");
+        now += MS;
+        one.rests(now);
+        now += MS;
+        assert_eq!(other.whose_turn(now), Whose::Mine { over: false }, "it rested for too long");
+        assert!(!one.works(now + MS), "and has to wait");
+        assert!(!one.is_holder() && other.is_holder() && one.pauses_until().is_none());
+    });
+}
+
+/// One goes on at the very moment at which the other takes its turn.
+#[test]
+fn never_do_both_begin() {
+    const ROUNDS: u64 = 20_000;
+    two(|both| {
+        let (arrived, mut began) = (AtomicUsize::new(0), [0; 2]);
+        both[0].wants(MS);
+        assert_eq!(both[0].whose_turn(MS), Whose::Mine { over: false });
+        assert!(both[0].works(MS));
+        for round in 1..=ROUNDS {
+            let now = round * 10 * MS;
+            let holder = usize::from(both[1].is_holder());
+            let [resting, waiting] = [both[holder], both[1 - holder]];
+            waiting.wants(now);
+            resting.wants(now);
+            resting.rests(now);
+            let later = now + MS;
+            arrived.store(0, Ordering::SeqCst);
+            let together = || {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                while arrived.load(Ordering::SeqCst) < 2 {
+                    std::hint::spin_loop();
+                }
+            };
+            let (goes_on, takes) = std::thread::scope(|scope| {
+                let goes_on = scope.spawn(|| {
+                    together();
+                    resting.works(later)
+                });
+                together();
+                // As if it looked at a moment of its own.
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                let takes = waiting.whose_turn(later) == Whose::Mine { over: false };
+                (goes_on.join().expect("it ends"), takes)
+            });
+            assert!(goes_on != takes, "in round {round}: {goes_on}, {takes}");
+            // The next round begins with a new turn.
+            if goes_on {
+                resting.hand_over(later);
+            }
+            assert!(waiting.works(later));
+            began[usize::from(takes)] += 1;
+        }
+        assert!(began.iter().all(|times| *times > 0), "it never was at the same moment: {began:?}");
+    });
+}
