@@ -43,6 +43,7 @@
 //! | [`Rules::ahead`](turns::Rules::ahead) | 50 ms | a `latency` container of 20% may be 10 ms ahead of its due before it queues like anybody |
 //! | [`Rules::patience`](turns::Rules::patience) | 400 ms | two rounds. Longer than anybody waits in the order of virtual time, so that it means starving |
 //! | [`Rules::lost`](turns::Rules::lost) | 60 ms | a turn and this are less than 100 ms, by which others go on when a holder is stopped |
+//! | [`Rules::late`](turns::Rules::late) | 0.2 ms | what was expected of half a millisecond's work in flight may be off by a third, and a thread that is awake hands over within microseconds |
 //! | [`Rules::recent`](turns::Rules::recent) | 1 s | who was here a second ago may well come back |
 //! | [`Bucket::USUAL_BURST`] | 30 ms | in no second more than 3% above the limit; and threads that are woken late by less lose nothing |
 

@@ -118,6 +118,9 @@ pub struct Rules {
     pub idle_latency: u64,
     /// A holder that is not heard of for so long, or works on for so long after its turn was over, has lost it.
     pub lost: u64,
+    /// A holder that is to hand over to a `latency` container, and does not for so long after all that it has started should
+    /// be done, has lost its turn: its threads are stopped, or the machine has no processor for them.
+    pub late: u64,
     /// Nobody that is within its due waits much longer than this, whatever its priority: then it goes before all others.
     pub patience: u64,
     /// How far ahead of the others, in virtual time, a `latency` container may be and still be in a hurry.
@@ -135,6 +138,7 @@ impl Rules {
         idle: 300_000,
         idle_latency: 100_000,
         lost: 60_000_000,
+        late: 200_000,
         patience: 400_000_000,
         ahead: 50_000_000,
         recent: 1_000_000_000,
@@ -310,7 +314,20 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let heard = self.turn.map(|turn| turn.heard.max(turn.began))?;
         let first = self.waiting.clone().map(|it| it.could_from()).min()?;
         let over = self.over_at()?;
-        Some(over.min(heard).saturating_add(self.rules.lost).max(first))
+        let lost = over.min(heard).saturating_add(self.rules.lost).max(first);
+        let late = self.hurried_at().map_or(u64::MAX, |at| at.max(heard).saturating_add(self.rules.late));
+        Some(lost.min(late))
+    }
+
+    /// From when a `latency` container is to have the GPU that one of another priority holds.
+    fn hurried_at(&self) -> Option<u64> {
+        let course = self.course()?;
+        let (clock, length) = (self.clock(Some(&course)), self.length(&course));
+        let least = self.least(clock).unwrap_or(u64::MAX);
+        let is_in_a_hurry =
+            |it: &Contender| it.priority == Priority::Latency && it.priority > course.turn.holder.priority;
+        let candidates = self.waiting.clone().filter(is_in_a_hurry);
+        candidates.map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
     }
 
     /// Who is next when the holder hands over, or has lost its turn, or is gone. `None` where nobody could work now.

@@ -218,6 +218,19 @@ fn who_is_not_heard_of_has_lost_its_turn() {
     assert!(RULES.is_heard(NOW - RULES.lost + 1, NOW) && !RULES.is_heard(NOW - RULES.lost, NOW));
 }
 
+#[test]
+fn who_keeps_one_in_a_hurry_waiting_has_lost_its_turn_soon() {
+    let lost = |turn: Turn, waiting: Contender| queue(turn, &[waiting]).lost_at().expect("somebody waits") - NOW;
+    let (holder, hurried) = (someone(0, 50), of(someone(1, 50), Priority::Latency));
+    assert_eq!(lost(turn(holder), hurried), RULES.late);
+    assert_eq!(lost(turn(of(holder, Priority::Batch)), hurried), RULES.late);
+    let works = |until: u64| Turn { heard: NOW + until, ..turn(holder) };
+    assert_eq!(lost(works(MS), hurried), MS + RULES.late, "what is in flight is waited for");
+    assert_eq!(lost(works(100 * MS), hurried), RULES.lost, "but not for longer than for anybody");
+    assert!(lost(turn(of(holder, Priority::Latency)), hurried) >= RULES.lost, "its like");
+    assert!(lost(turn(holder), ahead(hurried, 400 * MS)) >= RULES.lost, "who has had more than its due waits");
+}
+
 // ------------------------------------------------------------------------------------------------ hand-overs
 
 #[test]

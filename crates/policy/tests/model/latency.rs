@@ -53,6 +53,19 @@ fn requests_are_answered_next_to_a_saturating_neighbour() {
     report("turns-latency", &table);
 }
 
+/// A neighbour whose threads are not there when a request comes: they are stopped, or no processor is free.
+#[test]
+fn a_neighbour_that_stands_still_keeps_no_request_waiting() {
+    let solo = run(&[inference(20)], 2, 1).percentile(0, 100);
+    for stops in (0..40).map(|number| SECOND + number * 500 * US) {
+        let neighbour = Setup { stopped: Some((stops, stops + 30 * MS)), ..Setup::new(80, Load::endless(&[500 * US])) };
+        let outcome = run(&[inference(20), neighbour], 2, 1);
+        let most = outcome.percentile(0, 100);
+        assert!(most < solo + 1.2, "stopped at {} µs: {most} ms, alone {solo}", stops / US);
+        assert!(outcome.share(1) > 80.0, "stopped at {} µs: {:?}", stops / US, outcome.shares());
+    }
+}
+
 /// Several, next to several: nobody in a hurry is kept waiting by anybody but its like.
 #[test]
 fn two_that_are_in_a_hurry() {

@@ -166,7 +166,8 @@ impl Model {
         let over = queue.over_at();
         // Not before then can it be lost, and it is costly to ask.
         let heard = queue.turn.map_or(0, |turn| turn.heard);
-        let asked = over.map(|over| over.min(heard) + self.rules.lost);
+        let asked =
+            over.map(|over| (over.min(heard) + self.rules.lost).min(over.max(heard).saturating_add(self.rules.late)));
         let lost = if asked.is_some_and(|at| at <= now) { queue.lost_at() } else { asked };
         (self.over, self.lost) = (over, lost);
         let mut stays = u64::MAX;
