@@ -40,6 +40,8 @@ const PAUSE: u64 = 200_000;
 /// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
 /// GPU does them when it is done with these.
 const EARLY: u64 = 130_000;
+/// One that waits for another process of its container looks again after so long.
+const LOOK: u64 = 200_000;
 /// A container that has not launched anything for so long does not want turns any more.
 const FORGOTTEN: u64 = 20_000_000;
 /// If it launches again within this time, it does.
@@ -174,7 +176,7 @@ impl State {
             return self.step_freely(pace, compute, asked, now);
         }
         self.probes.end();
-        let mut over = false;
+        let mut lasts = u64::MAX;
         if self.wanting {
             if !self.late.is_empty() && now < self.stuck_until {
                 compute.wants_no_more();
@@ -191,9 +193,10 @@ impl State {
                     self.waits.start(now);
                     return Step::Turn(until);
                 }
-                Whose::Mine { over: it_is } => over = it_is,
+                Whose::Mine(time) => lasts = time,
             }
         }
+        let over = lasts == 0;
         if let Some(stretch) = &mut self.stretch {
             let longest = length(limit, pace.in_company.load(Ordering::Relaxed));
             // What should take little and goes on and on takes more than it should: that is to be found out.
@@ -257,6 +260,7 @@ impl State {
                 let left = stretch.left(now);
                 // What is in flight may wait for this one.
                 let is_stuck = now.saturating_sub(stretch.launched) > left + PATIENCE;
+                let flight = flight.within(lasts);
                 let flight = Flight { most: flight.most + self.lateness, low: flight.low + self.lateness };
                 if !is_stuck && !flight.admits(left, costs::of(work)) {
                     let room = flight.most.saturating_sub(flight.counted(costs::of(work))).max(flight.low);
@@ -266,6 +270,10 @@ impl State {
             }
         }
         if over && self.stretch.is_none() {
+            if compute.is_used_inside(now) {
+                // That process hands over when its work is done.
+                return Step::Wait(now + LOOK);
+            }
             self.end_turn(compute, now);
             return Step::Wait(now);
         }
@@ -498,16 +506,15 @@ impl State {
             self.rest_if_done(compute, now);
         }
         if self.wanting {
-            if now.saturating_sub(self.launched) > FORGOTTEN && self.stretch.is_none() {
+            if self.stretch.is_some() || compute.is_used_inside(now) {
+                // Whoever has work under way hands over.
+            } else if now.saturating_sub(self.launched) > FORGOTTEN {
                 compute.rests(now);
                 self.wants_no_more(compute);
                 // It may have been stopped, or the whole machine. Its launches are not to come in between those of others
                 // until it is found out again what it is.
                 self.bound_until = now + REMEMBERED;
-            } else if self.stretch.is_none()
-                && compute.is_holder()
-                && matches!(compute.whose_turn(now), Whose::Mine { over: true })
-            {
+            } else if compute.is_holder() && compute.whose_turn(now) == Whose::Mine(0) {
                 self.end_turn(compute, now);
             }
         }

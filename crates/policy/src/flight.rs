@@ -22,6 +22,19 @@ impl Flight {
     /// Next to a `latency` container, for which half of a hand-over is waiting for what is in flight.
     pub const SHORT: Flight = Flight { most: 250_000, low: 60_000 };
 
+    /// The same in a turn that lasts for so long yet: nobody waits for what is done before its end. So the GPU does not run dry
+    /// when the thread that launches has no processor for a while. Not next to a `latency` container, which waits for nobody's
+    /// turn to end.
+    #[must_use]
+    pub fn within(self, turn: u64) -> Flight {
+        const MOST: u64 = 1_500_000;
+        if self == Flight::SHORT {
+            return self;
+        }
+        let fits = turn.min(MOST);
+        Flight { most: self.most.max(fits), low: self.low.max(fits / 4) }
+    }
+
     /// How much a piece adds to what is in flight. Of what nothing is known, one is as much as may be: the next is started
     /// when somebody has seen how long it took.
     #[inline]
@@ -54,6 +67,17 @@ mod tests {
         assert!(flight.admits(0, Cost(5_000_000)) && flight.admits(100_000, Cost(5_000_000)));
         assert!(!flight.admits(100_001, Cost(5_000_000)));
         assert!(flight.admits(0, Cost::UNKNOWN) && !flight.admits(100_001, Cost::UNKNOWN));
+    }
+
+    #[test]
+    fn more_is_in_flight_in_the_middle_of_a_turn_than_at_its_end() {
+        const MS: u64 = 1_000_000;
+        let usual = Flight::USUAL;
+        assert_eq!(usual.within(20 * MS), Flight { most: MS + MS / 2, low: MS / 8 * 3 });
+        assert_eq!(usual.within(u64::MAX), usual.within(2 * MS));
+        assert_eq!(usual.within(MS), Flight { most: MS, low: MS / 4 });
+        assert_eq!((usual.within(MS / 10), usual.within(0)), (usual, usual));
+        assert_eq!(Flight::SHORT.within(20 * MS), Flight::SHORT, "one in a hurry does not wait for the end");
     }
 
     proptest! {

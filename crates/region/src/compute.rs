@@ -237,6 +237,12 @@ impl Compute<'_> {
         is_own
     }
 
+    /// Whether another process of the container has the turn among them, and work under way in it.
+    pub fn is_used_inside(&self, now: u64) -> bool {
+        let holder = self.word(word::TURN).load(SeqCst);
+        holder != 0 && holder != self.own_turn() && !self.has_lost_it(holder, now)
+    }
+
     /// The work is done.
     pub fn give_turn(&self) {
         let _ = self.word(word::TURN).compare_exchange(self.own_turn(), 0, SeqCst, SeqCst);

@@ -47,11 +47,9 @@ const PRESENT: u64 = 1_000_000_000;
 /// Whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// This container's. `over`: it is to start nothing more, and to hand over when all is done.
-    Mine {
-        /// Whether another is to have it now.
-        over: bool,
-    },
+    /// This container's, for so many nanoseconds yet, as things are. 0: it is to start nothing more, and to hand over when all is
+    /// done.
+    Mine(u64),
     /// Another's. One looks again at this time, or when the bell rings.
     Others(u64),
 }
@@ -232,8 +230,8 @@ impl Compute<'_> {
     pub fn whose_turn(&self, now: u64) -> Whose {
         let token = self.gpu(gpu::HOLDER).load(SeqCst);
         if token & !RESTS == self.own_token() {
-            let over = self.is_wanted_by_others() && self.view(token, now).queue().is_over();
-            return Whose::Mine { over };
+            let over_at = if self.is_wanted_by_others() { self.view(token, now).queue().over_at() } else { None };
+            return Whose::Mine(over_at.map_or(u64::MAX, |at| at.saturating_sub(now)));
         }
         let view = self.view(token, now);
         let queue = view.queue();
@@ -246,7 +244,7 @@ impl Compute<'_> {
             && self.hand(token, &grant, view.turn.as_ref(), now)
             && grant.index == self.place.container
         {
-            return Whose::Mine { over: false };
+            return Whose::Mine(u64::MAX);
         }
         Whose::Others(free_at.max(now + 20_000).min(now + LOOK))
     }

@@ -22,10 +22,11 @@ fn who_rests_and_goes_on_has_its_turn_unless_another_took_it() {
     two(|[one, other]| {
         let mut now = 1000 * MS;
         one.wants(now);
-        assert_eq!(one.whose_turn(now), Whose::Mine { over: false });
+        assert_eq!(one.whose_turn(now), Whose::Mine(u64::MAX), "nobody else wants it");
         assert!(one.works(now + MS) && !other.works(now));
         other.wants(now);
         assert!(matches!(other.whose_turn(now), Whose::Others(_)), "one works");
+        assert!(matches!(one.whose_turn(now), Whose::Mine(lasts) if lasts > 10 * MS && lasts < 100 * MS));
         now += MS;
         assert!(one.pauses(now) && !one.pauses(now), "it rests once");
         assert!(matches!(other.whose_turn(now), Whose::Others(_)), "it may go on at once");
@@ -33,7 +34,7 @@ fn who_rests_and_goes_on_has_its_turn_unless_another_took_it() {
         now += MS;
         one.rests(now);
         now += MS;
-        assert_eq!(other.whose_turn(now), Whose::Mine { over: false }, "it rested for too long");
+        assert!(matches!(other.whose_turn(now), Whose::Mine(_)), "it rested for too long");
         assert!(!one.works(now + MS), "and has to wait");
         assert!(!one.is_holder() && other.is_holder() && one.pauses_until().is_none());
     });
@@ -46,7 +47,7 @@ fn never_do_both_begin() {
     two(|both| {
         let (arrived, mut began) = (AtomicUsize::new(0), [0; 2]);
         both[0].wants(MS);
-        assert_eq!(both[0].whose_turn(MS), Whose::Mine { over: false });
+        assert!(matches!(both[0].whose_turn(MS), Whose::Mine(_)));
         assert!(both[0].works(MS));
         for round in 1..=ROUNDS {
             let now = round * 10 * MS;
@@ -71,7 +72,7 @@ fn never_do_both_begin() {
                 together();
                 // As if it looked at a moment of its own.
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
-                let takes = waiting.whose_turn(later) == Whose::Mine { over: false };
+                let takes = matches!(waiting.whose_turn(later), Whose::Mine(_));
                 (goes_on.join().expect("it ends"), takes)
             });
             assert!(goes_on != takes, "in round {round}: {goes_on}, {takes}");
