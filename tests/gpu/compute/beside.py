@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpu.bench import Bench, Case
-from gpu.compute import busy
+from gpu.compute import busy, host
 from gpu.compute.busy import SECOND, Broken
 from gpu.compute.container import TIMES, Crew, Got, simulated, slice_of, solo, together
 from gpu.compute.loads import BY_NAME, LAUNCH_BOUND, REQUESTS, Load
@@ -46,7 +46,8 @@ def side_by_side(
         name = f"{way}-{number}"
         env = slice_of(bench, name, regions, it.settings) if way == "ration" else {}
         crews.append(Crew(bench, name, it.load, env, cupti=False))
-    return together(crews, TIMES.window, stays)
+    with host.watched(bench, way):
+        return together(crews, TIMES.window, stays)
 
 
 def conclude(bench: Bench, wrong: list[str]) -> None:
@@ -206,7 +207,7 @@ def latency(bench: Bench) -> None:
     plain, ration = bench.figures["plain"], bench.figures["ration"]
     p50, p99 = (f"{ration[p]:.0f} µs (solo {told[p]:.0f}, plain {plain[p]:.0f})" for p in ("p50_us", "p99_us"))
     keeps = f"{ration['neighbour']:.1f}% of {left:.1f}% (plain {plain['neighbour']:.1f}%)"
-    bench.headline = f"p50 {p50}, p99 {p99}; the neighbour keeps {keeps}"
+    bench.headline = f"p50 {p50}, p99 {p99}; the neighbour keeps {keeps}; {host.headline(bench)}"
     conclude(bench, judge_latency(told, ration, left))
 
 
@@ -224,19 +225,25 @@ def requests(got: Got) -> dict:
 
 
 def changes(asked: list[busy.Interval], filled: list[busy.Interval]) -> dict:
-    """How long the GPU took from the neighbour's kernels to a request's, for those, and back to the neighbour's: medians."""
+    """How long the GPU took from the neighbour's kernels to a request's, for those, and back to the neighbour's: medians, and
+    what one in a hundred takes longer than."""
     asked, filled = sorted(asked), sorted(filled)
     begins, ends = [begin for begin, _ in filled], [end for _, end in filled]
-    found: dict[str, list[float]] = {"to_it_us": [], "for_it_us": [], "back_us": []}
+    found: dict[str, list[float]] = {"to_it": [], "for_it": [], "back": []}
     for at in range(0, len(asked) - REQUEST + 1, REQUEST):
         first, last = asked[at][0], asked[at + REQUEST - 1][1]
         before, after = bisect.bisect_right(ends, first), bisect.bisect_left(begins, last)
         if last - first > SECOND // 100 or not 0 < before <= after < len(begins):
             continue  # not one request, or the neighbour was not there
-        found["to_it_us"].append((first - ends[before - 1]) / 1000)
-        found["for_it_us"].append((last - first) / 1000)
-        found["back_us"].append((begins[after] - last) / 1000)
-    return {name: round(statistics.median(times), 1) for name, times in found.items() if times}
+        found["to_it"].append((first - ends[before - 1]) / 1000)
+        found["for_it"].append((last - first) / 1000)
+        found["back"].append((begins[after] - last) / 1000)
+    told = {}
+    for name, times in found.items():
+        if times:
+            told[f"{name}_us"] = round(statistics.median(times), 1)
+            told[f"{name}_p99_us"] = round(sorted(times)[min(len(times) * 99 // 100, len(times) - 1)], 1)
+    return told
 
 
 def judge_latency(alone: dict, got: dict, left: float) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpu import compute
 from gpu.bench import Bench
-from gpu.compute import account, alone, beside, busy, container, cost, loads, plot, region, table, witness
+from gpu.compute import account, alone, beside, busy, container, cost, host, loads, plot, region, table, witness
 from gpu.compute.busy import SECOND
 from gpu.machine import Machine
 from gpu.report import Outcome
@@ -203,9 +203,16 @@ class Others(unittest.TestCase):
         filled = [(at, at + MS) for at in range(0, 10 * MS, MS)] + [(13 * MS, 14 * MS), (14 * MS, 15 * MS)]
         request = [(10 * MS + 140 * US + at * US, 10 * MS + 240 * US + at * US) for at in range(0, 2000, 100)]
         told = beside.changes(request, filled)
-        self.assertEqual(told, {"to_it_us": 140.0, "for_it_us": 2000.0, "back_us": 860.0})
+        times = {"to_it": 140.0, "for_it": 2000.0, "back": 860.0}
+        self.assertEqual(told, {f"{name}{which}": it for name, it in times.items() for which in ("_us", "_p99_us")})
         self.assertEqual(beside.changes(request[:-1], filled), {}, "not a whole request")
         self.assertEqual(beside.changes(request, []), {}, "there is no neighbour")
+
+    def test_host(self) -> None:
+        told = host.parse("late 9000 55 80 400 1200\n")
+        self.assertEqual([told[name] for name in ("sleeps", "p99_us", "most_us")], [9000, 80, 1200])
+        with self.assertRaises(RuntimeError):
+            host.parse("late 1 2 3\n")
 
     def test_launch_bound(self) -> None:
         self.assertEqual(beside.judge_launch_bound([1.1, 1.29], [1.0]), [])
