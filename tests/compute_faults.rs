@@ -475,12 +475,32 @@ fn accounts_of_mixed_load_are_what_the_gpu_did() {
     let seconds = std::env::var("RATION_TEST_LOAD_SECONDS").unwrap_or_else(|_| "8".to_owned());
     let program = compile("compute_work");
     let mut text = String::new();
-    expect(&mut text, || drifts(&program, &seconds));
+    expect(&mut text, || drifts(&program, &seconds, |_| ()));
     report("compute-faults-accounts", &text);
 }
 
-/// How far the accounts are off after so many seconds of mixed load.
-fn drifts(program: &Path, seconds: &str) -> (String, bool) {
+/// The same where now and then one of them stands still: it is stopped, or has no processor.
+#[test]
+fn accounts_of_processes_that_stand_still_are_what_the_gpu_did() {
+    let program = compile("compute_work");
+    let stops = |sessions: &[Session]| {
+        let mut dice = 1_u64;
+        for _ in 0..25 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let one = &sessions[(dice >> 33) as usize % sessions.len()];
+            signal(one, libc::SIGSTOP);
+            milliseconds(30);
+            signal(one, libc::SIGCONT);
+            milliseconds(120 + (dice >> 40) % 60);
+        }
+    };
+    let mut text = String::new();
+    expect(&mut text, || drifts(&program, "8", stops));
+    report("compute-faults-stopped", &text);
+}
+
+/// How far the accounts are off after so many seconds of mixed load, in which something happens to the processes.
+fn drifts(program: &Path, seconds: &str, happens: impl Fn(&[Session])) -> (String, bool) {
     let scene = Scene::new(program);
     let start = |load: &Load| {
         let settings = [("RATION_COMPUTE_LIMIT", load.limit)];
@@ -491,6 +511,7 @@ fn drifts(program: &Path, seconds: &str) -> (String, bool) {
     let sessions: Vec<Session> = each.map(start).collect();
     milliseconds(1500);
     let began: Vec<Had> = LOADS.iter().map(|load| scene.between_turns(load.name)).collect();
+    happens(&sessions);
     for session in sessions {
         session.finish().expect("it ends well");
     }

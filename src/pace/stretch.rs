@@ -63,8 +63,8 @@ struct Marked {
     /// in a stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
-    /// The last mark that the GPU was seen to have passed when the turn was handed over.
-    handed: Option<Passed>,
+    /// When the turn was handed over: the last mark that the GPU was seen to have passed by then, if there was one.
+    handed: Option<Option<Passed>>,
     /// The last mark that the GPU was seen to have passed.
     passed: Option<Passed>,
     /// Those behind it.
@@ -319,7 +319,7 @@ impl Stretch {
 
     /// Another may begin before the last of it is done: see [`Stretch::settle`].
     pub fn hand_over(&mut self) {
-        self.streams.iter_mut().for_each(|marked| marked.handed = marked.passed);
+        self.streams.iter_mut().for_each(|marked| marked.handed = Some(marked.passed));
     }
 
     /// Sees how far the GPU has got.
@@ -382,9 +382,14 @@ impl Stretch {
             from = from.max(at.saturating_sub(mark.upto).min(from.saturating_add(SWITCH)));
         }
         let mut to = at;
-        if let Some(handed) = marked.handed {
+        if let Some(handed) = marked.handed.filter(|_| !self.unknown) {
+            let handed = handed.unwrap_or(Passed { at: from, upto: 0 });
             let should = handed.at.saturating_add(mark.upto.saturating_sub(handed.upto));
-            to = if at > should.saturating_add(SLICE) { should } else { at };
+            if at > should.saturating_add(SLICE) {
+                to = should.max(from);
+                // What comes after it goes on from there.
+                marked.handed = Some(marked.passed);
+            }
         }
         let mut is_exact = true;
         if let Some(piece) = mark.piece {
