@@ -296,11 +296,7 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
     /// When the holder's turn is over, so that another may have it, as things are; it may be in the past. `None`: it is not,
     /// whatever time it is, and one looks again when somebody else wants the GPU.
     pub fn over_at(&self) -> Option<u64> {
-        let course = self.course()?;
-        let clock = self.clock(Some(&course));
-        let length = self.length(&course);
-        let least = self.least(clock).unwrap_or(u64::MAX);
-        self.waiting.clone().map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
+        self.taken_by(|_, _| true)
     }
 
     /// Whether the holder's turn is over: it starts nothing more, and hands over when all is done.
@@ -315,19 +311,11 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let first = self.waiting.clone().map(|it| it.could_from()).min()?;
         let over = self.over_at()?;
         let lost = over.min(heard).saturating_add(self.rules.lost).max(first);
-        let late = self.hurried_at().map_or(u64::MAX, |at| at.max(heard).saturating_add(self.rules.late));
-        Some(lost.min(late))
-    }
-
-    /// From when a `latency` container is to have the GPU that one of another priority holds.
-    fn hurried_at(&self) -> Option<u64> {
-        let course = self.course()?;
-        let (clock, length) = (self.clock(Some(&course)), self.length(&course));
-        let least = self.least(clock).unwrap_or(u64::MAX);
-        let is_in_a_hurry =
-            |it: &Contender| it.priority == Priority::Latency && it.priority > course.turn.holder.priority;
-        let candidates = self.waiting.clone().filter(is_in_a_hurry);
-        candidates.map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
+        let is_hurried = |it: &Contender, holder: &Contender| {
+            it.priority == Priority::Latency && holder.priority != Priority::Latency
+        };
+        let late = self.taken_by(is_hurried).map(|at| at.max(heard).saturating_add(self.rules.late));
+        Some(late.map_or(lost, |late| late.min(lost)))
     }
 
     /// Who is next when the holder hands over, or has lost its turn, or is gone. `None` where nobody could work now.
@@ -412,6 +400,16 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let free = self.waiting.clone().filter(|it| it.could_from() <= self.now);
         let rank = |it: Contender| (it.priority == Priority::Batch, it.joined(clock, self.rules));
         free.map(rank).min().map(|(_, virtual_time)| virtual_time)
+    }
+
+    /// When the first of those who wait, and are such next to the holder, may take the GPU from it.
+    fn taken_by(&self, is_such: impl Fn(&Contender, &Contender) -> bool) -> Option<u64> {
+        let course = self.course()?;
+        let clock = self.clock(Some(&course));
+        let length = self.length(&course);
+        let least = self.least(clock).unwrap_or(u64::MAX);
+        let such = self.waiting.clone().filter(|it| is_such(it, &course.turn.holder));
+        such.map(|candidate| self.taken_at(&course, &candidate, length, clock, least)).min()
     }
 
     /// When this one may take the GPU from the holder.
