@@ -199,11 +199,6 @@ const TOLERANCE: f64 = 3.0;
 /// turn's work with it that nobody has accounted for, and what two do at the same time is shared out as well as can be.
 const DRIFT_OF_FAULTS: f64 = 3.0;
 
-fn signal(session: &Session, signal: i32) {
-    // SAFETY: kill takes numbers; the child was not waited for, so nobody else has its number.
-    unsafe { libc::kill(session.child.id() as libc::pid_t, signal) };
-}
-
 #[test]
 fn whatever_happens_to_the_one_whose_turn_it_is_the_others_go_on() {
     let scene = Scene::new(&compile("compute_faults"));
@@ -226,7 +221,7 @@ fn whatever_happens_to_the_one_whose_turn_it_is_the_others_go_on() {
             match fault.then {
                 Then::Nothing => {}
                 Then::Another => sessions[0] = scene.serve(REQUESTS[0].0, REQUESTS[0].1, "500"),
-                Then::Continue => signal(&sessions[0], libc::SIGCONT),
+                Then::Continue => sessions[0].signal(libc::SIGCONT),
                 Then::Wait(length) => milliseconds(length),
             }
             milliseconds(400);
@@ -302,7 +297,7 @@ fn processes_that_are_held_up_end_at_once() {
                 session.until("now").expect("it starts");
                 let began = Instant::now();
                 if end == "wait" {
-                    signal(&session, libc::SIGTERM);
+                    session.signal(libc::SIGTERM);
                 }
                 let status = session.child.wait().expect("it ends");
                 let took = began.elapsed();
@@ -488,9 +483,9 @@ fn accounts_of_processes_that_stand_still_are_what_the_gpu_did() {
         for _ in 0..25 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let one = &sessions[(dice >> 33) as usize % sessions.len()];
-            signal(one, libc::SIGSTOP);
+            one.signal(libc::SIGSTOP);
             milliseconds(30);
-            signal(one, libc::SIGCONT);
+            one.signal(libc::SIGCONT);
             milliseconds(120 + (dice >> 40) % 60);
         }
     };

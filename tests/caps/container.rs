@@ -129,6 +129,11 @@ pub struct Session {
 }
 
 impl Session {
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes numbers; the child was not waited for, so nobody else has its number.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+    }
+
     pub fn start(command: &mut Command, patience: Duration) -> Session {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("caps-{}-{}.err", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
