@@ -13,10 +13,13 @@ use crate::{life, shared, timeline};
 pub(crate) fn claim(world: &World, role: Role) -> io::Result<(usize, u64)> {
     let file = world.file();
     let full = || io::Error::other(format!("all {PROCS} process slots of this world are taken by living processes"));
-    let free = file.procs.iter().position(|p| p.state.get() == PROC_FREE);
-    let slot = match free {
+    // One that died holding the world's lock keeps its slot until the lock was taken from it: it would seem to live again. Also
+    // one that died in here, whose slot is still free.
+    let holder = (file.lock.load(Ordering::Acquire) as usize & 0xffff).wrapping_sub(1);
+    let is_free = |(slot, proc): (usize, &Proc)| slot != holder && proc.state.get() == PROC_FREE;
+    let slot = match file.procs.iter().enumerate().position(is_free) {
         Some(slot) => slot,
-        None => longest_dead(file).ok_or_else(full)?,
+        None => longest_dead(file, holder).ok_or_else(full)?,
     };
     let proc = &file.procs[slot];
     // The slot is not PROC_LIVE yet: if we are killed in here it is simply taken again.
@@ -53,12 +56,10 @@ pub(crate) fn claim(world: &World, role: Role) -> io::Result<(usize, u64)> {
 }
 
 /// Whose slot can be taken over: the one that has been dead for longest.
-fn longest_dead(file: &WorldFile) -> Option<usize> {
-    let holder = (file.lock.load(Ordering::Acquire) as usize & 0xffff).wrapping_sub(1);
+fn longest_dead(file: &WorldFile, holder: usize) -> Option<usize> {
     let takeable = |slot: usize, proc: &Proc| {
         let dead = proc.state.get() == PROC_DEAD || life::is_over(&proc.life);
-        // One whose exported memory somebody still holds keeps its slot, which names the memory's file; and one that died
-        // holding the world's lock keeps it until the lock was taken from it.
+        // One whose exported memory somebody still holds keeps its slot, which names the memory's file.
         dead && slot != holder && !file.shares.iter().any(|s| s.id.get() != 0 && s.owner.get() == slot as u64)
     };
     let dead = file.procs.iter().enumerate().filter(|(slot, proc)| takeable(*slot, proc));

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path as FsPath, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sim_world::{Path, Role, World, WorldSettings};
@@ -102,12 +103,31 @@ fn a_half_made_change_of_a_killed_holder_is_undone() {
 }
 
 #[test]
+fn one_that_was_killed_while_it_joined_keeps_nobody_from_joining() {
+    let dir = temporary("joining");
+    let first = join(&dir);
+    // As if another had come, and been killed when it had the lock and its slot was not yet its own.
+    first.file().procs[1].life.store(0x4000_0000, Ordering::Release);
+    first.file().lock.store(2, Ordering::Release);
+    let mut client = Client::new(&dir);
+    client.order("charge");
+    assert_eq!(first.file().takeovers.get(), 1);
+    client.kill();
+    // And the slot is of use again.
+    let mut next = Client::new(&dir);
+    next.order("charge");
+    assert_ne!(first.file().procs[1].state.get(), sim_world::layout::PROC_FREE);
+    next.kill();
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
 fn slots_are_used_again_when_all_were_taken() {
     let dir = temporary("slots");
     let first = join(&dir);
     for proc in &first.file().procs[1..] {
         // As if so many had come and been killed without anybody looking.
-        proc.life.store(0x4000_0000, std::sync::atomic::Ordering::Release);
+        proc.life.store(0x4000_0000, Ordering::Release);
         let tx = first.lock();
         tx.set(&proc.state, sim_world::layout::PROC_LIVE);
     }
