@@ -2,161 +2,20 @@
 //! each other while they are held up; processes end while they are; and what was asked for changes meanwhile. Judged by the
 //! simulated GPU's own record of how long it worked for whom, over its own clock.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[path = "caps/container.rs"]
 mod container;
+#[path = "compute/scene.rs"]
+mod scene;
 mod support;
 
-use container::{GIB, Regions, Session, busy_share, inside, with_files};
+use container::{GIB, Session, busy_share, with_files};
 use ration_policy::Share;
 use ration_policy::turns::Priority;
-use ration_region::{Gpu, Member, Region};
-use sim_world::World;
-use support::tries::until_good;
-use support::{Machine, compile, report};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A machine with containers that share its GPU.
-struct Scene {
-    machine: Machine,
-    regions: Regions,
-    world: World,
-    region: Region,
-    program: PathBuf,
-    /// Which container each process was in that was ever seen: the region forgets the dead.
-    containers: RefCell<BTreeMap<u64, String>>,
-}
-
-/// What a container has had of the GPU's time: by the record, and by its account in the region.
-#[derive(Debug, Clone, Copy, Default)]
-struct Had {
-    record: u64,
-    /// The part of it in which kernels got on.
-    work: u64,
-    account: u64,
-}
-
-/// How much everybody has had by some time, by the container's name.
-struct Moment {
-    clock: u64,
-    had: BTreeMap<String, Had>,
-}
-
-fn milliseconds(length: u64) {
-    std::thread::sleep(Duration::from_millis(length));
-}
-
-fn per_cent(share: u32) -> Share {
-    Share::from_ppm(share * 10_000)
-}
-
-impl Scene {
-    fn new(program: &Path) -> Scene {
-        let (machine, regions) = (Machine::new(), Regions::new());
-        let world = machine.world();
-        let gpu = world.settings().gpu[0];
-        let gpu = Gpu { uuid: gpu.uuid, total: gpu.memory };
-        let region = Region::open(&regions.0, &gpu).expect("a region can be made");
-        Scene { machine, regions, world, region, program: program.to_owned(), containers: RefCell::default() }
-    }
-
-    fn command(&self, container: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
-        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        let mut command = inside(&self.machine, &self.regions, container, &settings, &self.program);
-        command.args(args);
-        command
-    }
-
-    /// A program that keeps the GPU busy until it is told otherwise, in a container that asks for so much.
-    fn serve(&self, container: &str, request: &str, kernel_us: &str) -> Session {
-        let settings = [("RATION_COMPUTE_REQUEST", request)];
-        let mut session = Session::start(&mut self.command(container, &settings, &["serve", kernel_us]), PATIENCE);
-        session.until("ready").expect("it starts");
-        session
-    }
-
-    fn member(&self, container: &str) -> Member {
-        self.region.join(container, None).expect("there is room in the region")
-    }
-
-    /// What the containers have had.
-    fn moment(&self) -> Moment {
-        let record = self.world.record();
-        let mut containers = self.containers.borrow_mut();
-        let mut had: BTreeMap<String, Had> = BTreeMap::new();
-        for container in self.region.containers() {
-            let name = container.name.to_string();
-            containers.extend(container.members().map(|process| (u64::from(process.pid), name.clone())));
-            had.entry(name).or_default().account = container.compute().gpu_time;
-        }
-        for process in &record.processes {
-            let busy: u64 = process.gpus.values().map(|gpu| gpu.busy_ns).sum();
-            if let Some(had) = containers.get(&process.pid).and_then(|name| had.get_mut(name)) {
-                had.record += busy;
-                had.work += process.gpus.values().map(|gpu| gpu.work_ns).sum::<u64>();
-            }
-        }
-        Moment { clock: record.clock_ns, had }
-    }
-
-    /// What a container has had, at a time at which it has nothing under way and all that it had is accounted for.
-    fn between_turns(&self, container: &str) -> Had {
-        let mut had = Vec::new();
-        for _ in 0..1000 {
-            had.push(self.moment().had[container]);
-            if let [.., first, second, last] = had[..]
-                && first.record == last.record
-                && second.account == last.account
-            {
-                return last;
-            }
-            milliseconds(2);
-        }
-        panic!("{container} has work under way all the time");
-    }
-}
-
-impl Moment {
-    /// What a container has had since another time, in per cent of the GPU's time.
-    fn share_since(&self, before: &Moment, container: &str) -> f64 {
-        let had = |moment: &Moment| moment.had.get(container).map_or(0, |had| had.record);
-        100.0 * had(self).saturating_sub(had(before)) as f64 / (self.clock - before.clock) as f64
-    }
-
-    /// How much more of that is in the account than in the record, in per cent of the record.
-    fn drift_since(&self, before: &Moment, container: &str) -> f64 {
-        let had = |moment: &Moment| moment.had.get(container).copied().unwrap_or_default();
-        let (now, then) = (had(self), had(before));
-        let (record, account) = ((now.record - then.record) as f64, (now.account - then.account) as f64);
-        100.0 * (account - record) / record
-    }
-}
-
-/// Says what was seen, if it is as it should be.
-fn expect(text: &mut String, mut attempt: impl FnMut() -> (String, bool)) {
-    let mut seen = Vec::new();
-    let judged = until_good(
-        || {
-            let last = attempt();
-            seen.push(last.0.clone());
-            last
-        },
-        |(_, is_right)| *is_right,
-    );
-    let Some((line, is_right)) = judged else {
-        let _ = writeln!(text, "not judged: {}", seen.join("\n"));
-        return;
-    };
-    assert!(is_right, "{text}{}", seen.join("\n"));
-    let _ = writeln!(text, "{line}");
-}
+use scene::{PATIENCE, Scene, expect, milliseconds};
+use support::{compile, report};
 
 // ------------------------------------------------------------------------------------------------ whose turn it is
 
@@ -335,6 +194,10 @@ fn a_program_that_pauses_after_its_first_launch_is_held_to_its_limit_like_any_ot
 
 // ------------------------------------------------------------------------------------------------ changes
 
+fn per_cent(share: u32) -> Share {
+    Share::from_ppm(share * 10_000)
+}
+
 /// The region's clock.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -440,123 +303,4 @@ fn a_quota_file_that_changes_holds_from_then_on() {
         });
     }
     report("compute-faults-quota", &text);
-}
-
-// ------------------------------------------------------------------------------------------------ accounts
-
-/// A container with a limit, so that all of its work is accounted for.
-struct Load {
-    name: &'static str,
-    limit: &'static str,
-    shape: &'static str,
-    kernel_us: &'static str,
-    processes: usize,
-}
-
-const LOADS: &[Load] = &[
-    Load { name: "tests/small", limit: "15%", shape: "queue", kernel_us: "50", processes: 1 },
-    Load { name: "tests/waits", limit: "20%", shape: "sync", kernel_us: "500", processes: 1 },
-    Load { name: "tests/graphs", limit: "15%", shape: "graph", kernel_us: "100", processes: 1 },
-    Load { name: "tests/several", limit: "20%", shape: "streams", kernel_us: "500", processes: 2 },
-    Load { name: "tests/rest", limit: "95%", shape: "queue", kernel_us: "500", processes: 1 },
-];
-
-/// How far an account may be from what the GPU did after some seconds, in per cent. On a quiet machine it is about 0.1 or less;
-/// where threads are woken late, gaps between kernels count as work.
-const DRIFT: f64 = 0.5;
-
-#[test]
-fn accounts_of_mixed_load_are_what_the_gpu_did() {
-    let seconds = std::env::var("RATION_TEST_LOAD_SECONDS").unwrap_or_else(|_| "8".to_owned());
-    let program = compile("compute_work");
-    let mut text = String::new();
-    expect(&mut text, || drifts(&program, &seconds, |_| ()));
-    report("compute-faults-accounts", &text);
-}
-
-/// The same where now and then one of them stands still: it is stopped, or has no processor.
-#[test]
-fn accounts_of_processes_that_stand_still_are_what_the_gpu_did() {
-    let program = compile("compute_work");
-    let stops = |sessions: &[Session]| {
-        let mut dice = 1_u64;
-        for _ in 0..25 {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let one = &sessions[(dice >> 33) as usize % sessions.len()];
-            one.signal(libc::SIGSTOP);
-            milliseconds(30);
-            one.signal(libc::SIGCONT);
-            milliseconds(120 + (dice >> 40) % 60);
-        }
-    };
-    let mut text = String::new();
-    expect(&mut text, || drifts(&program, "8", stops));
-    report("compute-faults-stopped", &text);
-}
-
-/// How far the accounts are off after so many seconds of mixed load, in which something happens to the processes.
-fn drifts(program: &Path, seconds: &str, happens: impl Fn(&[Session])) -> (String, bool) {
-    let scene = Scene::new(program);
-    let start = |load: &Load| {
-        let settings = [("RATION_COMPUTE_LIMIT", load.limit)];
-        let mut command = scene.command(load.name, &settings, &[load.shape, load.kernel_us, seconds]);
-        Session::start(&mut command, Duration::from_secs(7200))
-    };
-    let each = LOADS.iter().flat_map(|load| std::iter::repeat_n(load, load.processes));
-    let sessions: Vec<Session> = each.map(start).collect();
-    milliseconds(1500);
-    let began: Vec<Had> = LOADS.iter().map(|load| scene.between_turns(load.name)).collect();
-    happens(&sessions);
-    for session in sessions {
-        session.finish().expect("it ends well");
-    }
-    let end = scene.moment();
-    let (mut text, mut are_right) = (String::new(), true);
-    for (load, began) in LOADS.iter().zip(began) {
-        let had = end.had[load.name];
-        // Without the time at the start of a slice in which nothing gets done.
-        let (record, account) = (ms(had.work - began.work), ms(had.account - began.account));
-        let drift = 100.0 * (account - record) / record;
-        let _ = writeln!(text, "{:<16} {record:>8.1} ms, accounted {account:>8.1} ms: {drift:+.3}%", load.name);
-        are_right &= drift.abs() <= DRIFT;
-    }
-    (text, are_right)
-}
-
-fn ms(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e6
-}
-
-/// Loads that nobody holds up: how far the estimate of each may be off after two seconds, in per cent.
-const FREE: &[(&str, &str, f64)] = &[
-    ("queue", "2", 10.0),
-    ("queue", "500", 5.0),
-    ("sync", "20", 10.0),
-    ("sync", "500", 5.0),
-    ("graph", "100", 5.0),
-    ("threads", "500", 5.0),
-    ("request", "130", 10.0),
-];
-
-#[test]
-fn the_time_of_those_that_nobody_holds_up_is_known_too() {
-    let program = compile("compute_work");
-    let mut text = String::new();
-    for (shape, kernel_us, tolerance) in FREE {
-        expect(&mut text, || {
-            let scene = Scene::new(&program);
-            let settings = [("RATION_MEMORY", "8GiB")];
-            let mut command = scene.command("tests/free", &settings, &[shape, kernel_us, "2"]);
-            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
-            let had = scene.moment().had["tests/free"];
-            let drift = 100.0 * (had.account as f64 - had.work as f64) / had.work as f64;
-            let [work, account] = [had.work, had.account].map(ms);
-            let line =
-                format!("{shape:<8} {kernel_us:>4} us: {work:>7.1} ms, accounted {account:>7.1} ms: {drift:+.1}%");
-            // It launches for two seconds, and whoever came then would wait for what is queued.
-            let queued = work - 2000.0;
-            (line, drift.abs() <= *tolerance && queued < 150.0)
-        });
-    }
-    report("compute-faults-free", &text);
 }
