@@ -130,3 +130,31 @@ fn the_time_of_those_that_nobody_holds_up_is_known_too() {
     }
     report("compute-accounts-free", &text);
 }
+
+/// Loads that nobody holds up, whose launches take the GPU less than the host: how many marks of ours are among them in a second
+/// at most. Looking at all of them every 10 ms, it would be about twice as many and more.
+const MARKS: &[(&str, &str, f64)] = &[("batches", "2", 800.0), ("queue", "2", 1800.0), ("slow", "5", 900.0)];
+
+/// Whoever is found to be the same again and again is looked at rarely: what it pays for is what it does, not that it is here.
+#[test]
+fn those_that_nobody_holds_up_are_hardly_looked_at() {
+    let program = compile("compute_work");
+    let mut text = String::new();
+    for (shape, kernel_us, most) in MARKS {
+        expect(&mut text, || {
+            let scene = Scene::new(&program);
+            let settings = [("RATION_MEMORY", "8GiB")];
+            let mut command = scene.command("tests/free", &settings, &[shape, kernel_us, "2"]);
+            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+            let record = scene.world.record();
+            let process = record.processes.iter().find(|process| process.calls.contains_key("cuLaunchKernel"));
+            let calls = &process.expect("it launches").calls;
+            let of = |symbol: &str| calls.get(symbol).copied().unwrap_or(0) as f64;
+            let (launches, marks) = (of("cuLaunchKernel") / 2.0, of("cuEventRecord") / 2.0);
+            let line =
+                format!("{shape:<8} {kernel_us} us: {launches:>7.0} launches and {marks:>5.0} marks in a second");
+            (line, (1.0..=*most).contains(&marks))
+        });
+    }
+    report("compute-accounts-looks", &text);
+}

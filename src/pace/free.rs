@@ -44,6 +44,12 @@ impl State {
         self.asking == 0 && (is_done_at_once || is_quick() && self.waits.sends_slowly(expected, now))
     }
 
+    /// Whether the GPU takes less for a launch than the program takes to make it: then each look counts for much to the program,
+    /// and little happens before the next one. Longer ones have to be measured more often to know how long the GPU works on them.
+    pub fn are_launches_quick(&self) -> bool {
+        self.samples.found().or_else(|| self.probes.expected(1)).is_some_and(|each| each < Samples::QUICK)
+    }
+
     /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
     pub fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
         if !pace.in_company.load(Ordering::Relaxed) {

@@ -169,11 +169,12 @@ impl Pace {
             compute.is_active(now);
         }
         let (in_company, flight) = if self.takes_turns { compute.company(now) } else { (false, None) };
-        self.in_company.store(in_company, Ordering::Relaxed);
+        let was_in_company = self.in_company.swap(in_company, Ordering::Relaxed);
         let flight = flight.map_or(0, |flight| if flight == ration_policy::Flight::SHORT { 2 } else { 1 });
         self.flight.store(flight, Ordering::Relaxed);
         // The next launch is looked at, even if none has to ask.
-        if !self.state.with(|state| state.glances.may_skip()) {
+        let is_as_before = was_in_company == in_company && compute.limit().is_whole();
+        if !self.state.with(|state| state.glances.may_skip(is_as_before)) {
             self.gate();
         }
     }

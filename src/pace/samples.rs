@@ -52,6 +52,10 @@ impl Samples {
     /// And where others wait for them.
     pub const QUICK: u64 = 10_000;
 
+    /// A program that waits for so many in a row does it always, most likely, and one that waits for this many does.
+    const HABIT: u32 = 16;
+    const ALWAYS: u32 = 64;
+
     /// None yet.
     pub const fn new() -> Samples {
         Samples {
@@ -72,8 +76,7 @@ impl Samples {
     /// Something was launched into a stream that can be marked.
     pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, in_company: bool, now: u64) {
         const MOST: usize = 64;
-        /// A program that waits so often does it always, most likely: one launch in so many shows whether it still does.
-        const HABIT: u32 = 16;
+        /// Of those of a program that waits for each, one launch in so many shows whether it still does.
         const ONE_IN: u32 = 8;
         if self.context != context {
             self.forget();
@@ -88,7 +91,7 @@ impl Samples {
         if !due || is_other || self.marks.len() >= MOST {
             return;
         }
-        if !in_company && self.awaited > HABIT && self.unmarked + 1 < ONE_IN {
+        if !in_company && self.awaited > Samples::HABIT && self.unmarked + 1 < ONE_IN {
             self.unmarked += 1;
             return;
         }
@@ -157,9 +160,15 @@ impl Samples {
         self.are_within(Samples::QUICK)
     }
 
+    /// What they take, if that was found since launches are watched.
+    pub fn found(&self) -> Option<u64> {
+        (self.found > 0).then_some(self.cost)
+    }
+
     fn are_within(&self, cost: u64) -> bool {
-        self.cost != 0 && self.cost < cost && self.found > 0
-            || self.count > 64 && self.marks.is_empty() && self.unmarked == 0
+        let is_done = self.count > u64::from(Samples::ALWAYS) && self.marks.is_empty() && self.unmarked == 0;
+        let is_awaited = self.count > u64::from(Samples::HABIT) && self.awaited > Samples::ALWAYS;
+        self.found().is_some_and(|found| found < cost) || is_done || is_awaited
     }
 
     /// Launches were not watched for a while.

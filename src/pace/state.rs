@@ -84,7 +84,7 @@ pub struct State {
     lateness: u64,
     /// How long the program stays away when it has nothing more to do.
     pauses: Pauses,
-    /// How often launches are looked at that nobody holds up, where there is company.
+    /// How often launches are looked at that nobody holds up.
     pub glances: Glances,
 }
 
@@ -335,8 +335,8 @@ impl State {
         let is_held = self.stretch.is_some() || self.wanting || self.probes.is_open();
         let is_watched = is_held || if in_company { !self.may_look_away(now) } else { !self.samples.are_short() };
         if !is_watched {
+            self.glances.end(in_company || self.are_launches_quick());
             self.samples.begin_again(self.events.entry(context).or_insert(Events::new()));
-            if in_company { self.glances.end() } else { self.glances.forget() }
         }
         is_watched
     }

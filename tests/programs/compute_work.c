@@ -8,6 +8,7 @@
  *     graph      graphs of eight kernels
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
+ *     batches    five hundred kernels, waited for
  *     poll       one kernel at a time, asked for until it is done
  *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
  *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
@@ -82,6 +83,11 @@ int main(int argc, char **argv) {
     } else if (!strcmp(shape, "sync")) {
         while (now() < end) {
             launch(stream);
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "batches")) {
+        while (now() < end) {
+            for (int i = 0; i < 500; i++) launch(stream);
             OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "poll")) {
