@@ -20,6 +20,7 @@
 mod bound;
 pub mod costs;
 mod free;
+mod held;
 mod marks;
 mod pacer;
 mod probe;
@@ -27,6 +28,7 @@ mod samples;
 mod sleep;
 mod state;
 mod stretch;
+mod wish;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

@@ -1,4 +1,4 @@
-//! Launches that nobody holds up, and when that ends: a program that is bound by the GPU takes turns with others who use it.
+//! Launches that nobody holds up, and when that ends: see [`super::wish`].
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +9,7 @@ use super::Pace;
 use super::marks::Events;
 use super::samples::Samples;
 use super::state::{Asked, PATIENCE, State, Step};
+use super::wish::Change;
 
 /// No more than this is queued: what others wait for when they come, or when they are there.
 pub const DEEPEST_ALONE: u64 = 50_000_000;
@@ -38,10 +39,11 @@ impl State {
     /// so again. And each mark takes the GPU as long as a short kernel does.
     pub fn may_look_away(&self, now: u64) -> bool {
         const IN_HAND: u64 = 2_000_000;
-        let is_done_at_once = self.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
+        let is_done_at_once =
+            self.wish.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
         let is_quick = || self.probes.expected(1).is_some_and(|each| each < Samples::QUICK);
         let expected = |launches| self.probes.expected(launches);
-        self.asking == 0 && (is_done_at_once || is_quick() && self.waits.sends_slowly(expected, now))
+        self.asking == 0 && (is_done_at_once || is_quick() && self.wish.waits.sends_slowly(expected, now))
     }
 
     /// Whether the GPU takes less for a launch than the program takes to make it: then each look counts for much to the program,
@@ -50,38 +52,25 @@ impl State {
         self.samples.found().or_else(|| self.probes.expected(1)).is_some_and(|each| each < Samples::QUICK)
     }
 
-    /// Whether this process does little but wait for the GPU, and there are others: then it takes turns with them.
+    /// A process that does little but wait for the GPU takes turns with others, if there are any.
     pub fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
-        if !pace.in_company.load(Ordering::Relaxed) {
-            if self.wanting {
-                self.wants_no_more(compute);
-            }
-        } else if !self.wanting
-            && (compute.priority() == Priority::Latency || now < self.bound_until || self.is_bound(now))
-        {
-            (self.wanting, self.contested) = (true, now);
-            self.glances.forget();
-            self.waits.start(now);
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        let expected = |launches| self.probes.expected(launches);
+        if self.wish.consider(in_company, compute.priority(), expected, now) == Change::Ends {
+            compute.wants_no_more();
         }
-    }
-
-    fn is_bound(&mut self, now: u64) -> bool {
-        self.waits.are_many(|launches| self.probes.expected(launches), now)
     }
 
     /// Whether it is of no use to want turns: for a while nobody else did, nor is likely to.
     pub fn is_uncontested(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> bool {
-        const A_WHILE: u64 = 100_000_000;
-        if compute.priority() == Priority::Latency || pace.bound(compute).is_some() {
-            self.contested = now;
-        }
-        now.saturating_sub(self.contested) > A_WHILE
+        let is_contested = compute.priority() == Priority::Latency || pace.bound(compute).is_some();
+        self.wish.is_uncontested(is_contested, now)
     }
 
     /// The process has launched so many more, as the counters have it.
     pub fn meter(&mut self, compute: &Compute<'_>, launches: u64, now: u64) {
         // A launch that waits has been counted already, so where any may wait the counters are not to be believed.
-        if self.wanting || self.stretch.is_some() || !compute.limit().is_whole() {
+        if self.wish.is_there() || self.stretch.is_some() || !compute.limit().is_whole() {
             self.probes.pass(now);
         } else {
             compute.has_used(self.probes.meter(launches, now));

@@ -174,7 +174,7 @@ impl Pace {
         self.flight.store(flight, Ordering::Relaxed);
         // The next launch is looked at, even if none has to ask.
         let is_as_before = was_in_company == in_company && compute.limit().is_whole();
-        if !self.state.with(|state| state.glances.may_skip(is_as_before)) {
+        if !self.state.with(|state| state.wish.glances.may_skip(is_as_before)) {
             self.gate();
         }
     }

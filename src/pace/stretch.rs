@@ -63,8 +63,8 @@ struct Marked {
     /// in a stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
-    /// When the turn was handed over: the last mark that the GPU was seen to have passed by then, if there was one.
-    handed: Option<Option<Passed>>,
+    /// The last mark that the GPU was seen to have passed when the turn was handed over.
+    handed: Option<Passed>,
     /// The last mark that the GPU was seen to have passed.
     passed: Option<Passed>,
     /// Those behind it.
@@ -150,8 +150,9 @@ pub struct Stretch {
     between_marks: [u64; 2],
     /// So many more launches are marked each by itself, where the GPU waits for them.
     singled_out: u32,
-    /// Another process had the GPU before it: see [`Stretch::passed`].
+    /// Another process had the GPU before it, or has it since the last of it was launched: see [`Stretch::passed`].
     begins_turn: bool,
+    is_handed_over: bool,
     /// No other container uses the GPU.
     is_alone: bool,
     busy: Busy,
@@ -202,6 +203,7 @@ impl Stretch {
             // Not in all of them: a mark takes the GPU as long as a short kernel does.
             singled_out: if is_marked_often && number % 8 == 1 { 16 } else { 0 },
             begins_turn,
+            is_handed_over: false,
             is_alone,
             busy: Busy::new(),
             worked: 0,
@@ -317,9 +319,10 @@ impl Stretch {
         self.works.iter().map(|(_, count)| u64::from(*count)).sum()
     }
 
-    /// Another may begin before the last of it is done: see [`Stretch::settle`].
+    /// Another may begin before the last of it is done: see [`Stretch::passed`].
     pub fn hand_over(&mut self) {
-        self.streams.iter_mut().for_each(|marked| marked.handed = Some(marked.passed));
+        self.is_handed_over = true;
+        self.streams.iter_mut().for_each(|marked| marked.handed = marked.passed);
     }
 
     /// Sees how far the GPU has got.
@@ -382,13 +385,13 @@ impl Stretch {
             from = from.max(at.saturating_sub(mark.upto).min(from.saturating_add(SWITCH)));
         }
         let mut to = at;
-        if let Some(handed) = marked.handed.filter(|_| !self.unknown) {
-            let handed = handed.unwrap_or(Passed { at: from, upto: 0 });
+        if self.is_handed_over && !self.unknown {
+            let handed = marked.handed.unwrap_or(Passed { at: from, upto: 0 });
             let should = handed.at.saturating_add(mark.upto.saturating_sub(handed.upto));
             if at > should.saturating_add(SLICE) {
                 to = should.max(from);
                 // What comes after it goes on from there.
-                marked.handed = Some(marked.passed);
+                marked.handed = marked.passed;
             }
         }
         let mut is_exact = true;

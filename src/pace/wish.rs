@@ -1,0 +1,169 @@
+//! Whether a process's container is to take turns with others, as far as that process knows.
+//!
+//! It is to if it is bound by the GPU ([`super::bound`]) while others use it. Programs are looked at to find that out: all the
+//! time in a turn, and else now and then.
+
+use ration_policy::turns::Priority;
+
+use super::bound::{Glances, Waits};
+
+/// Whether turns are wanted, and what that is told from.
+pub struct Wish {
+    wanting: bool,
+    /// Until when turns are to be wanted again at once, because they were until nothing was launched for a while.
+    bound_until: u64,
+    /// When anybody else last wanted any, or seemed about to.
+    contested: u64,
+    /// How much of its time the program waits for the GPU; in a turn, since that began.
+    pub waits: Waits,
+    /// How often launches are looked at that nobody holds up.
+    pub glances: Glances,
+}
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    None,
+    Begins,
+    Ends,
+}
+
+impl Wish {
+    /// None.
+    pub const fn new() -> Wish {
+        Wish { wanting: false, bound_until: 0, contested: 0, waits: Waits::new(), glances: Glances::new() }
+    }
+
+    /// Whether turns are wanted.
+    pub fn is_there(&self) -> bool {
+        self.wanting
+    }
+
+    /// The program is about to launch something.
+    pub fn asks(&mut self, now: u64) {
+        self.waits.is_there(now);
+        if self.glances.begin() {
+            self.waits.start(now);
+        }
+    }
+
+    /// Whether turns are wanted from now on. `expected`: how long the GPU takes for so many of its launches, if that is known.
+    pub fn consider(
+        &mut self,
+        in_company: bool,
+        priority: Priority,
+        expected: impl FnOnce(u64) -> Option<u64>,
+        now: u64,
+    ) -> Change {
+        let begins = |wish: &mut Wish| {
+            priority == Priority::Latency || now < wish.bound_until || wish.waits.are_many(expected, now)
+        };
+        match (self.wanting, in_company) {
+            (true, false) => {
+                self.end();
+                Change::Ends
+            }
+            (false, true) if begins(self) => {
+                (self.wanting, self.contested) = (true, now);
+                self.glances.forget();
+                self.waits.start(now);
+                Change::Begins
+            }
+            _ => Change::None,
+        }
+    }
+
+    /// Turns are of no more use.
+    pub fn end(&mut self) {
+        (self.wanting, self.bound_until) = (false, 0);
+    }
+
+    /// Nothing was launched for a while. The program may have been stopped, or the whole machine: its launches are not to come
+    /// in between those of others until it is found out again what it is.
+    pub fn end_for_now(&mut self, now: u64) {
+        /// If it launches again within this time, it wants turns.
+        const REMEMBERED: u64 = 200_000_000;
+        (self.wanting, self.bound_until) = (false, now + REMEMBERED);
+    }
+
+    /// A turn has ended. Whether it was of no use: the program did not wait for the GPU, though it had it.
+    pub fn is_over_with_turn(&mut self, priority: Priority, now: u64) -> bool {
+        let is_over = self.waits.are_few(now) && priority != Priority::Latency;
+        self.waits.start(now);
+        is_over
+    }
+
+    /// Whether turns are of no use because for a while nobody else wanted any. `is_contested`: somebody does, or may soon.
+    pub fn is_uncontested(&mut self, is_contested: bool, now: u64) -> bool {
+        const A_WHILE: u64 = 100_000_000;
+        if is_contested {
+            self.contested = now;
+        }
+        now.saturating_sub(self.contested) > A_WHILE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn considered(wish: &mut Wish, in_company: bool, now: u64) -> Change {
+        wish.consider(in_company, Priority::Normal, |_| None, now)
+    }
+
+    /// One that has waited for the GPU all the time, for so long.
+    fn waiting(until: u64) -> Wish {
+        let mut wish = Wish::new();
+        wish.waits.start(0);
+        wish.waits.waited(until);
+        wish
+    }
+
+    #[test]
+    fn who_waits_for_the_gpu_wants_turns_while_there_are_others() {
+        let mut wish = waiting(20 * MS);
+        assert_eq!(considered(&mut wish, false, 20 * MS), Change::None, "alone");
+        assert_eq!(considered(&mut wish, true, 20 * MS), Change::Begins);
+        assert!(wish.is_there());
+        assert_eq!(considered(&mut wish, true, 21 * MS), Change::None, "it does already");
+        assert_eq!(considered(&mut wish, false, 22 * MS), Change::Ends);
+        assert!(!wish.is_there());
+        assert_eq!(considered(&mut wish, true, 23 * MS), Change::None, "it has to be found out anew");
+    }
+
+    #[test]
+    fn who_is_in_a_hurry_wants_them_at_once() {
+        let mut wish = Wish::new();
+        assert_eq!(wish.consider(true, Priority::Latency, |_| None, 1), Change::Begins);
+        wish.waits.start(MS);
+        assert!(!wish.is_over_with_turn(Priority::Latency, 30 * MS), "however little of a turn it needs");
+    }
+
+    #[test]
+    fn who_was_stopped_wants_them_when_it_is_back() {
+        let mut wish = waiting(20 * MS);
+        considered(&mut wish, true, 20 * MS);
+        wish.end_for_now(50 * MS);
+        assert!(!wish.is_there());
+        assert_eq!(considered(&mut wish, true, 249 * MS), Change::Begins);
+        wish.end_for_now(250 * MS);
+        assert_eq!(considered(&mut wish, true, 451 * MS), Change::None, "but not for ever");
+        wish.end_for_now(460 * MS);
+        wish.end();
+        assert_eq!(considered(&mut wish, true, 461 * MS), Change::None, "nor if it is known that they are of no use");
+    }
+
+    #[test]
+    fn turns_that_are_not_needed_or_not_contested_are_of_no_use() {
+        let mut wish = waiting(20 * MS);
+        considered(&mut wish, true, 20 * MS);
+        wish.waits.waited(10 * MS);
+        assert!(!wish.is_over_with_turn(Priority::Normal, 40 * MS), "it waited for half of it");
+        assert!(wish.is_over_with_turn(Priority::Normal, 60 * MS), "and now for nothing");
+        assert!(!wish.is_uncontested(false, 110 * MS), "not for long");
+        assert!(wish.is_uncontested(false, 130 * MS));
+        assert!(!wish.is_uncontested(true, 130 * MS));
+    }
+}
