@@ -263,9 +263,12 @@ impl Compute<'_> {
     fn hand(&self, from: u64, grant: &Grant, before: Option<&Turn>, now: u64) -> bool {
         let to = self.table.containers[grant.index].membership(grant.index);
         // First, because whoever sees the new holder is to see a turn that begins.
-        self.gpu(gpu::BEGAN).store(now, SeqCst);
-        self.gpu(gpu::HEARD).store(now, SeqCst);
+        let starts = [gpu::BEGAN, gpu::HEARD].map(|which| (self.gpu(which), self.gpu(which).swap(now, SeqCst)));
         if self.gpu(gpu::HOLDER).compare_exchange(from, to, SeqCst, SeqCst).is_err() {
+            // The holder has just gone on, and its turn with it; or another was quicker, and has written over this.
+            for (word, before) in starts {
+                let _ = word.compare_exchange(now, before, SeqCst, SeqCst);
+            }
             return false;
         }
         self.gpu(gpu::CLOCK).fetch_max(grant.clock, SeqCst);

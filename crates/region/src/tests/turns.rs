@@ -56,7 +56,7 @@ fn never_do_both_begin() {
             waiting.wants(now);
             resting.wants(now);
             resting.rests(now);
-            let later = now + MS;
+            let (later, turn) = (now + MS, resting.turn_began());
             arrived.store(0, Ordering::SeqCst);
             let together = || {
                 arrived.fetch_add(1, Ordering::SeqCst);
@@ -78,6 +78,7 @@ fn never_do_both_begin() {
             assert!(goes_on != takes, "in round {round}: {goes_on}, {takes}");
             // The next round begins with a new turn.
             if goes_on {
+                assert_eq!(resting.turn_began(), turn, "in round {round}: it is the same turn");
                 resting.hand_over(later);
             }
             assert!(waiting.works(later));
