@@ -30,6 +30,8 @@ const LOST: u64 = 50_000_000;
 /// A turn is handed over when no more than this of it should be left: the next one's launches take as long to arrive, and the
 /// GPU does them when it is done with these.
 const EARLY: u64 = 130_000;
+/// Of what is launched in a turn that lasts for so long yet, nobody waits for the end: it is done before that is near.
+const AHEAD: u64 = 4_000_000;
 /// One that waits for another process of its container looks again after so long.
 const LOOK: u64 = 200_000;
 
@@ -58,7 +60,7 @@ impl State {
             self.end_turn(compute, now);
             return Err(Step::Wait(now));
         }
-        self.join_stretch(pace, compute, asked, now)
+        self.join_stretch(pace, compute, asked, lasts, now)
     }
 
     /// How long the container's turn lasts yet, if it is its turn.
@@ -175,7 +177,14 @@ impl State {
     }
 
     /// It is launched as part of the stretch, or of a new one, which begins when that is due.
-    fn join_stretch(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, now: u64) -> Held<Option<Ticket>> {
+    fn join_stretch(
+        &mut self,
+        pace: &Pace,
+        compute: &Compute<'_>,
+        asked: &Asked,
+        lasts: u64,
+        now: u64,
+    ) -> Held<Option<Ticket>> {
         let Asked { context, stream, work, .. } = *asked;
         let begins = self.stretch.is_none();
         if begins && let Err(until) = compute.take_turn(now, now + LOST) {
@@ -197,7 +206,9 @@ impl State {
         }
         let Some(stretch) = &mut self.stretch else { return Ok(None) };
         let events = self.events.entry(context).or_insert(Events::new());
-        Ok(stretch.before(stream, work, events, sys::nanoseconds()))
+        // One in a hurry waits for no turn to end.
+        let has_time = self.wish.is_there() && lasts > AHEAD && pace.bound(compute) != Some(Flight::SHORT);
+        Ok(stretch.before(stream, work, has_time, events, sys::nanoseconds()))
     }
 
     fn begin_stretch(&mut self, pace: &Pace, compute: &Compute<'_>, context: usize, now: u64) {

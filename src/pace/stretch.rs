@@ -124,6 +124,7 @@ pub struct Ticket {
     /// Which of its streams, by number.
     stream: usize,
     cost: u64,
+    has_time: bool,
 }
 
 /// A stretch of work in one context.
@@ -180,6 +181,8 @@ const BETWEEN_MARKS: [u64; 2] = [OFTEN, 80_000];
 pub const OFTEN: u64 = 50_000;
 /// The same where nobody asks how much is in flight, nor how long the GPU waits for launches.
 const SELDOM: [u64; 2] = [1_000_000, 2_000_000];
+/// And where it is asked, but not by anybody who waits for the end.
+const SOMETIMES: [u64; 2] = [400_000, 400_000];
 /// Times on the GPU's clock are told from one event to another. Some may lie before the first of a stretch: all are moved into
 /// the future.
 const SHIFT: u64 = 1 << 40;
@@ -214,8 +217,15 @@ impl Stretch {
     }
 
     /// Something is about to be launched into a stream. Until it is said to have been, the stretch is not done: another thread
-    /// may get that far in between. Nothing: it cannot be measured.
-    pub fn before(&mut self, stream: Stream, work: Work, events: &mut Events, now: u64) -> Option<Ticket> {
+    /// may get that far in between. `has_time`: the turn that it is in does not end soon. Nothing: it cannot be measured.
+    pub fn before(
+        &mut self,
+        stream: Stream,
+        work: Work,
+        has_time: bool,
+        events: &mut Events,
+        now: u64,
+    ) -> Option<Ticket> {
         if self.in_flight() == 0 {
             self.progressed = now;
         }
@@ -256,7 +266,7 @@ impl Stretch {
             Some((_, count)) => *count += 1,
             None => self.works.push((work, 1)),
         }
-        Some(Ticket { stretch: self.number, stream: place, cost })
+        Some(Ticket { stretch: self.number, stream: place, cost, has_time })
     }
 
     /// It was launched, by a call that began at `called`.
@@ -266,11 +276,15 @@ impl Stretch {
         let is_vague = now.saturating_sub(called) > WAITS;
         let sent = if is_vague { called } else { now };
         self.launched = now;
-        /// With so much queued, the GPU will not wait for the next launch.
+        /// With so much queued, the GPU will not wait for the next launch; in a turn, where less is, hardly.
         const PLENTY: u64 = 1_000_000;
+        const ENOUGH: u64 = 700_000;
         // A mark takes the GPU two microseconds.
-        let is_ahead = self.is_alone && self.left(now) > PLENTY;
-        let [time, work] = if is_ahead { SELDOM } else { self.between_marks };
+        let [time, work] = match self.left(now) {
+            left if self.is_alone && left > PLENTY => SELDOM,
+            left if ticket.has_time && left > ENOUGH => SOMETIMES,
+            _ => self.between_marks,
+        };
         // Behind what nothing is known of there is a mark at once: nobody could tell when it is done.
         let due = self.unknown || now.saturating_sub(self.marked.max(self.opened)) >= time;
         let is_awaited = self.singled_out > 0 && self.in_flight() < OFTEN;
