@@ -144,6 +144,8 @@ fn nobody_waits_for_a_slow_client() {
 /// Pods as long as can be, by several at once: memory has a bound, and comes back.
 #[test]
 fn long_pods_take_a_bounded_amount_of_memory() {
+    /// A few seconds, on a machine that keeps up.
+    const LONGEST: Duration = Duration::from_secs(120);
     let (program, trust) = start("memory", &[]);
     // Many small objects are what takes the most memory for its length.
     let mut body: serde_json::Value = serde_json::from_slice(&asking("long")).unwrap();
@@ -151,17 +153,27 @@ fn long_pods_take_a_bounded_amount_of_memory() {
     body["request"]["object"]["spec"]["containers"][0]["env"] = json!(env);
     let body = body.to_string().into_bytes();
     assert!((2 << 20..3 << 20).contains(&body.len()), "{}", body.len());
+    let begun = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
                 let mut client = program.connect(&trust).unwrap();
-                for _ in 0..2 {
-                    assert_eq!(client.post(&body).unwrap().status, 200);
+                let mut answered = 0;
+                while answered < 2 {
+                    let status = client.post(&body).map(|response| response.status);
+                    match &status {
+                        Ok(200) => answered += 1,
+                        // On a machine that stands still it waits in vain for its turn, or is too slow: it is to try again.
+                        Ok(503 | 408) | Err(_) => client = program.connect(&trust).unwrap(),
+                        Ok(_) => panic!("{status:?}"),
+                    }
+                    assert!(begun.elapsed() < LONGEST, "{status:?}");
                 }
             });
         }
     });
     let mebibytes = |which| harness::memory(program.id(), which);
+    println!("{:.0} MiB at a time, {:.0} MiB are kept", mebibytes("VmHWM:"), mebibytes("VmRSS:"));
     assert!(mebibytes("VmHWM:") < 200.0, "{} MiB at a time", mebibytes("VmHWM:"));
     assert!(mebibytes("VmRSS:") < 64.0, "{} MiB are kept", mebibytes("VmRSS:"));
 }
