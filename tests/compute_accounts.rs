@@ -108,16 +108,21 @@ const FREE: &[(&str, &str, f64)] = &[
     ("request", "130", 10.0),
 ];
 
+/// A machine on which a program launched for two seconds in a container that nobody holds up.
+fn after_two_seconds_of(program: &Path, shape: &str, kernel_us: &str) -> Scene {
+    let scene = Scene::new(program);
+    let mut command = scene.command("tests/free", &[("RATION_MEMORY", "8GiB")], &[shape, kernel_us, "2"]);
+    Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+    scene
+}
+
 #[test]
 fn the_time_of_those_that_nobody_holds_up_is_known_too() {
     let program = compile("compute_work");
     let mut text = String::new();
     for (shape, kernel_us, tolerance) in FREE {
         expect(&mut text, || {
-            let scene = Scene::new(&program);
-            let settings = [("RATION_MEMORY", "8GiB")];
-            let mut command = scene.command("tests/free", &settings, &[shape, kernel_us, "2"]);
-            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+            let scene = after_two_seconds_of(&program, shape, kernel_us);
             let had = scene.moment().had["tests/free"];
             let drift = 100.0 * (had.account as f64 - had.work as f64) / had.work as f64;
             let [work, account] = [had.work, had.account].map(ms);
@@ -142,10 +147,7 @@ fn those_that_nobody_holds_up_are_hardly_looked_at() {
     let mut text = String::new();
     for (shape, kernel_us, most) in MARKS {
         expect(&mut text, || {
-            let scene = Scene::new(&program);
-            let settings = [("RATION_MEMORY", "8GiB")];
-            let mut command = scene.command("tests/free", &settings, &[shape, kernel_us, "2"]);
-            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+            let scene = after_two_seconds_of(&program, shape, kernel_us);
             let [launches, marks] = launches_and_marks(&scene).map(|all| all / 2.0);
             let line =
                 format!("{shape:<8} {kernel_us} us: {launches:>7.0} launches and {marks:>5.0} marks in a second");

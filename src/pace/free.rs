@@ -9,7 +9,6 @@ use super::Pace;
 use super::marks::Events;
 use super::samples::Samples;
 use super::state::{Asked, PATIENCE, State, Step};
-use super::wish::Change;
 
 /// No more than this is queued: what others wait for when they come, or when they are there.
 pub const DEEPEST_ALONE: u64 = 50_000_000;
@@ -41,7 +40,7 @@ impl State {
         const IN_HAND: u64 = 2_000_000;
         let is_done_at_once =
             self.wish.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
-        let is_quick = || self.probes.expected(1).is_some_and(|each| each < Samples::QUICK);
+        let is_quick = || Samples::is_quick(self.probes.expected(1));
         let expected = |launches| self.probes.expected(launches);
         self.asking == 0 && (is_done_at_once || is_quick() && self.wish.waits.sends_slowly(expected, now))
     }
@@ -49,14 +48,14 @@ impl State {
     /// Whether the GPU takes less for a launch than the program takes to make it: then each look counts for much to the program,
     /// and little happens before the next one. Longer ones have to be measured more often to know how long the GPU works on them.
     pub fn are_launches_quick(&self) -> bool {
-        self.samples.found().or_else(|| self.probes.expected(1)).is_some_and(|each| each < Samples::QUICK)
+        Samples::is_quick(self.samples.found().or_else(|| self.probes.expected(1)))
     }
 
     /// A process that does little but wait for the GPU takes turns with others, if there are any.
     pub fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
         let in_company = pace.in_company.load(Ordering::Relaxed);
         let expected = |launches| self.probes.expected(launches);
-        if self.wish.consider(in_company, compute.priority(), expected, now) == Change::Ends {
+        if self.wish.consider(in_company, compute.priority(), expected, now) {
             compute.wants_no_more();
         }
     }

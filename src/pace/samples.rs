@@ -50,7 +50,7 @@ impl Samples {
     /// Where a launch takes less than this on average, the hardware's queue (of 1024 launches) is short enough.
     const SHORT: u64 = 40_000;
     /// And where others wait for them.
-    pub const QUICK: u64 = 10_000;
+    const QUICK: u64 = 10_000;
 
     /// A program that waits for so many in a row does it always, most likely, and one that waits for this many does.
     const HABIT: u32 = 16;
@@ -158,6 +158,11 @@ impl Samples {
     /// Whether they are so short that nobody need, not even where others wait for them.
     pub fn are_quick(&self) -> bool {
         self.are_within(Samples::QUICK)
+    }
+
+    /// Whether a launch that takes this long, if that is known, is that short.
+    pub fn is_quick(each: Option<u64>) -> bool {
+        each.is_some_and(|each| each < Samples::QUICK)
     }
 
     /// What they take, if that was found since launches are watched.

@@ -20,14 +20,6 @@ pub struct Wish {
     pub glances: Glances,
 }
 
-/// What has changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    None,
-    Begins,
-    Ends,
-}
-
 impl Wish {
     /// None.
     pub const fn new() -> Wish {
@@ -47,30 +39,31 @@ impl Wish {
         }
     }
 
-    /// Whether turns are wanted from now on. `expected`: how long the GPU takes for so many of its launches, if that is known.
+    /// Finds out whether turns are wanted from now on, and says whether that is over. `expected`: how long the GPU takes for so
+    /// many of its launches, if that is known.
     pub fn consider(
         &mut self,
         in_company: bool,
         priority: Priority,
         expected: impl FnOnce(u64) -> Option<u64>,
         now: u64,
-    ) -> Change {
+    ) -> bool {
         let begins = |wish: &mut Wish| {
             priority == Priority::Latency || now < wish.bound_until || wish.waits.are_many(expected, now)
         };
         match (self.wanting, in_company) {
             (true, false) => {
                 self.end();
-                Change::Ends
+                return true;
             }
             (false, true) if begins(self) => {
                 (self.wanting, self.contested) = (true, now);
                 self.glances.forget();
                 self.waits.start(now);
-                Change::Begins
             }
-            _ => Change::None,
+            _ => {}
         }
+        false
     }
 
     /// Turns are of no more use.
@@ -109,8 +102,12 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn considered(wish: &mut Wish, in_company: bool, now: u64) -> Change {
-        wish.consider(in_company, Priority::Normal, |_| None, now)
+    /// Whether turns are wanted at this time; it is said if that is over, and only then.
+    fn wanted(wish: &mut Wish, in_company: bool, now: u64) -> bool {
+        let before = wish.is_there();
+        let is_over = wish.consider(in_company, Priority::Normal, |_| None, now);
+        assert_eq!(is_over, before && !wish.is_there());
+        wish.is_there()
     }
 
     /// One that has waited for the GPU all the time, for so long.
@@ -124,19 +121,17 @@ mod tests {
     #[test]
     fn who_waits_for_the_gpu_wants_turns_while_there_are_others() {
         let mut wish = waiting(20 * MS);
-        assert_eq!(considered(&mut wish, false, 20 * MS), Change::None, "alone");
-        assert_eq!(considered(&mut wish, true, 20 * MS), Change::Begins);
-        assert!(wish.is_there());
-        assert_eq!(considered(&mut wish, true, 21 * MS), Change::None, "it does already");
-        assert_eq!(considered(&mut wish, false, 22 * MS), Change::Ends);
-        assert!(!wish.is_there());
-        assert_eq!(considered(&mut wish, true, 23 * MS), Change::None, "it has to be found out anew");
+        assert!(!wanted(&mut wish, false, 20 * MS), "alone");
+        assert!(wanted(&mut wish, true, 20 * MS));
+        assert!(wanted(&mut wish, true, 21 * MS), "still");
+        assert!(!wanted(&mut wish, false, 22 * MS));
+        assert!(!wanted(&mut wish, true, 23 * MS), "it has to be found out anew");
     }
 
     #[test]
     fn who_is_in_a_hurry_wants_them_at_once() {
         let mut wish = Wish::new();
-        assert_eq!(wish.consider(true, Priority::Latency, |_| None, 1), Change::Begins);
+        assert!(!wish.consider(true, Priority::Latency, |_| None, 1) && wish.is_there());
         wish.waits.start(MS);
         assert!(!wish.is_over_with_turn(Priority::Latency, 30 * MS), "however little of a turn it needs");
     }
@@ -144,21 +139,21 @@ mod tests {
     #[test]
     fn who_was_stopped_wants_them_when_it_is_back() {
         let mut wish = waiting(20 * MS);
-        considered(&mut wish, true, 20 * MS);
+        assert!(wanted(&mut wish, true, 20 * MS));
         wish.end_for_now(50 * MS);
         assert!(!wish.is_there());
-        assert_eq!(considered(&mut wish, true, 249 * MS), Change::Begins);
+        assert!(wanted(&mut wish, true, 249 * MS));
         wish.end_for_now(250 * MS);
-        assert_eq!(considered(&mut wish, true, 451 * MS), Change::None, "but not for ever");
+        assert!(!wanted(&mut wish, true, 451 * MS), "but not for ever");
         wish.end_for_now(460 * MS);
         wish.end();
-        assert_eq!(considered(&mut wish, true, 461 * MS), Change::None, "nor if it is known that they are of no use");
+        assert!(!wanted(&mut wish, true, 461 * MS), "nor if it is known that they are of no use");
     }
 
     #[test]
     fn turns_that_are_not_needed_or_not_contested_are_of_no_use() {
         let mut wish = waiting(20 * MS);
-        considered(&mut wish, true, 20 * MS);
+        assert!(wanted(&mut wish, true, 20 * MS));
         wish.waits.waited(10 * MS);
         assert!(!wish.is_over_with_turn(Priority::Normal, 40 * MS), "it waited for half of it");
         assert!(wish.is_over_with_turn(Priority::Normal, 60 * MS), "and now for nothing");
