@@ -1,27 +1,31 @@
 //! This process's place in its container's slice of one GPU.
 
 mod device;
+mod hold;
+mod join;
 mod loss;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use ration_contract::Settings;
-use ration_region::{Compute, Gpu, Member, ProcessView, Region};
+use ration_region::{Compute, Gpu, Member, ProcessView};
 
 use super::heap::Heaps;
 use super::quota::Asked;
-use super::{Changing, lent, marks, pools, rescue, shared, truth};
+use super::{Changing, lent, marks, pools, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice};
 use crate::driver::calls;
 use crate::pace::Pace;
+use crate::sys;
 use crate::thread::Guarded;
-use crate::{log, sys};
 use device::{attribute, sm, threads, uuid, within_the_drivers};
+use join::join;
 use loss::Seat;
 
 pub use device::gpus;
+pub use hold::Hold;
+pub use join::name;
 
 /// What the driver hands out memory in.
 pub const BLOCK: u64 = 2 << 20;
@@ -168,7 +172,7 @@ impl Slice {
 
     fn reserve_within(&'static self, bytes: u64, keep_free: u64, changing: &Changing) -> Result<Hold, Full> {
         self.look_again(changing);
-        let hold = || self.take(bytes, keep_free).map(|member| Hold { slice: self, member, bytes });
+        let hold = || self.take(bytes, keep_free).map(|member| Hold::new(self, member, bytes));
         if let Some(hold) = hold() {
             return Ok(hold);
         }
@@ -442,106 +446,5 @@ impl Slice {
             });
             return;
         }
-    }
-}
-
-/// What the container is called.
-pub fn name(settings: &Settings) -> String {
-    settings.name.clone().unwrap_or_else(derived_name)
-}
-
-/// A place in the container, and the directory in which others can have one there.
-fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<String>)> {
-    let name = name(settings);
-    rescue::prepare();
-    for dir in super::directory(settings) {
-        match Region::open(Path::new(&dir), gpu) {
-            Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
-                Ok(member) => return Some((member, Some(dir))),
-                Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
-            },
-            Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
-        }
-    }
-    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, None))
-}
-
-/// The same for all processes of a container: what they see of the file system is one and the same thing.
-fn derived_name() -> String {
-    let mut target = [0u8; 64];
-    // SAFETY: a path that ends in NUL, and room for what it leads to.
-    let length = unsafe { libc::readlink(c"/proc/self/ns/mnt".as_ptr(), target.as_mut_ptr().cast(), target.len()) };
-    let target = &target[..usize::try_from(length).unwrap_or(0)];
-    String::from_utf8_lossy(if target.is_empty() { b"unnamed" } else { target }).into_owned()
-}
-
-/// Bytes that are reserved, until the driver has answered.
-#[must_use]
-pub struct Hold {
-    slice: &'static Slice,
-    /// Where they are.
-    member: &'static Member,
-    bytes: u64,
-}
-
-impl Hold {
-    /// Where this process is counted now; and whether the reservation is there. One from before it had to go elsewhere is not.
-    fn place(&self) -> (&'static Member, bool) {
-        let now = self.slice.member();
-        (now, std::ptr::eq(now, self.member))
-    }
-
-    /// The driver took so many of them; the rest goes back. What it took more than was foreseen is counted too.
-    pub fn keep(self, bytes: u64) {
-        self.slice.counted.fetch_add(bytes, Ordering::AcqRel);
-        let (member, is_there) = self.place();
-        if !is_there {
-            member.charge(bytes);
-        } else if bytes > self.bytes {
-            member.charge(bytes - self.bytes);
-        } else if bytes < self.bytes {
-            member.refund(self.bytes - bytes);
-        }
-        std::mem::forget(self);
-    }
-
-    /// The same for what NVML does not count as this process's.
-    pub fn keep_beside(self, bytes: u64) {
-        let kept = bytes.min(self.bytes);
-        self.slice.beside.fetch_add(kept, Ordering::AcqRel);
-        let (member, is_there) = self.place();
-        if is_there {
-            member.refund(self.bytes - kept);
-        } else {
-            member.charge(kept);
-        }
-        member.holds_beside(kept);
-        std::mem::forget(self);
-    }
-
-    /// Learns what the driver took for something that no call tells the size of, and gives the rest back. Until that can be
-    /// learned, the reservation stands for it.
-    pub fn learn(self, changing: &Changing) {
-        self.slice.is_to_be_learned();
-        for _ in 0..100 {
-            self.slice.learn(changing);
-            if self.slice.stale.load(Ordering::Acquire) == 0 {
-                // Dropped: the whole reservation goes back, now that what was taken is counted.
-                return;
-            }
-            // SAFETY: gives the processor to another thread; no arguments.
-            unsafe { libc::sched_yield() };
-        }
-        self.slice.unlearned.fetch_add(self.bytes, Ordering::AcqRel);
-        if let (member, false) = self.place() {
-            member.charge(self.bytes);
-        }
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.member.refund(self.bytes);
     }
 }

@@ -1,0 +1,84 @@
+//! Memory that is about to be taken.
+
+use std::sync::atomic::Ordering;
+
+use ration_region::Member;
+
+use super::Slice;
+use crate::ledger::Changing;
+
+/// Bytes that are reserved, until the driver has answered.
+#[must_use]
+pub struct Hold {
+    slice: &'static Slice,
+    /// Where they are.
+    member: &'static Member,
+    bytes: u64,
+}
+
+impl Hold {
+    /// They were taken out of what is left there.
+    pub fn new(slice: &'static Slice, member: &'static Member, bytes: u64) -> Hold {
+        Hold { slice, member, bytes }
+    }
+
+    /// Where this process is counted now; and whether the reservation is there. One from before it had to go elsewhere is not.
+    fn place(&self) -> (&'static Member, bool) {
+        let now = self.slice.member();
+        (now, std::ptr::eq(now, self.member))
+    }
+
+    /// The driver took so many of them; the rest goes back. What it took more than was foreseen is counted too.
+    pub fn keep(self, bytes: u64) {
+        self.slice.counted.fetch_add(bytes, Ordering::AcqRel);
+        let (member, is_there) = self.place();
+        if !is_there {
+            member.charge(bytes);
+        } else if bytes > self.bytes {
+            member.charge(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            member.refund(self.bytes - bytes);
+        }
+        std::mem::forget(self);
+    }
+
+    /// The same for what NVML does not count as this process's.
+    pub fn keep_beside(self, bytes: u64) {
+        let kept = bytes.min(self.bytes);
+        self.slice.beside.fetch_add(kept, Ordering::AcqRel);
+        let (member, is_there) = self.place();
+        if is_there {
+            member.refund(self.bytes - kept);
+        } else {
+            member.charge(kept);
+        }
+        member.holds_beside(kept);
+        std::mem::forget(self);
+    }
+
+    /// Learns what the driver took for something that no call tells the size of, and gives the rest back. Until that can be
+    /// learned, the reservation stands for it.
+    pub fn learn(self, changing: &Changing) {
+        self.slice.is_to_be_learned();
+        for _ in 0..100 {
+            self.slice.learn(changing);
+            if self.slice.stale.load(Ordering::Acquire) == 0 {
+                // Dropped: the whole reservation goes back, now that what was taken is counted.
+                return;
+            }
+            // SAFETY: gives the processor to another thread; no arguments.
+            unsafe { libc::sched_yield() };
+        }
+        self.slice.unlearned.fetch_add(self.bytes, Ordering::AcqRel);
+        if let (member, false) = self.place() {
+            member.charge(self.bytes);
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.member.refund(self.bytes);
+    }
+}

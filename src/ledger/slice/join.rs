@@ -1,0 +1,39 @@
+//! How a process finds the others of its container.
+
+use std::path::Path;
+
+use ration_contract::Settings;
+use ration_region::{Gpu, Member, Region};
+
+use crate::ledger::{directory, rescue};
+use crate::log;
+
+/// What the container is called.
+pub fn name(settings: &Settings) -> String {
+    settings.name.clone().unwrap_or_else(derived_name)
+}
+
+/// A place in the container, and the directory in which others can have one there.
+pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<String>)> {
+    let name = name(settings);
+    rescue::prepare();
+    for dir in directory(settings) {
+        match Region::open(Path::new(&dir), gpu) {
+            Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
+                Ok(member) => return Some((member, Some(dir))),
+                Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
+            },
+            Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
+        }
+    }
+    Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, None))
+}
+
+/// The same for all processes of a container: what they see of the file system is one and the same thing.
+fn derived_name() -> String {
+    let mut target = [0u8; 64];
+    // SAFETY: a path that ends in NUL, and room for what it leads to.
+    let length = unsafe { libc::readlink(c"/proc/self/ns/mnt".as_ptr(), target.as_mut_ptr().cast(), target.len()) };
+    let target = &target[..usize::try_from(length).unwrap_or(0)];
+    String::from_utf8_lossy(if target.is_empty() { b"unnamed" } else { target }).into_owned()
+}
