@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sim_world::World;
 
@@ -45,7 +45,17 @@ fn rates(world: &World, pids: &[u32], window: Duration) -> Vec<f64> {
     before.iter().zip(after).map(|(b, a)| (a - b) as f64 / seconds).collect()
 }
 
-fn settle() {
+/// Waits until these work, and have done so for a while.
+fn settle(world: &World, programs: &[&Running]) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let works = |program: &&Running| {
+        let record = world.record();
+        let mut own = record.processes.iter().filter(|process| process.pid == u64::from(program.pid()));
+        own.any(|process| process.gpus.get(&0).is_some_and(|gpu| gpu.kernels > 0))
+    };
+    while !programs.iter().all(works) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     std::thread::sleep(Duration::from_millis(400));
 }
 
@@ -81,10 +91,10 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     let mut row = |what, real, here, unit| rows.push(Row { what, real, here, unit });
 
     let first = saturate();
-    settle();
+    settle(&world, &[&first]);
     let solo = rates(&world, &[first.pid()], window)[0];
     let second = saturate();
-    settle();
+    settle(&world, &[&second]);
     let skip = world.file().trace_len.get();
     let both = rates(&world, &[first.pid(), second.pid()], window);
     let (on, off) = slices(&world, skip);
@@ -93,7 +103,7 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     row("one switch", 0.155, (off - on) / 2.0, "ms");
     row("two saturating, sum over solo", 91.4, 100.0 * (both[0] + both[1]) / solo, "%");
     let third = saturate();
-    settle();
+    settle(&world, &[&third]);
     let skip = world.file().trace_len.get();
     std::thread::sleep(window);
     let (on, off) = slices(&world, skip);
@@ -107,7 +117,7 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     let slow = Machine::with(&[("RATION_SIM_SPEED", "0.03")]);
     let slow_world = slow.world();
     let (deep, sync) = (slow.start(load, &["saturate", "500", "60"]), slow.start(load, &["synceach", "500", "60"]));
-    settle();
+    settle(&slow_world, &[&deep, &sync]);
     let shares = rates(&slow_world, &[sync.pid(), deep.pid()], 3 * window);
     row("waits for each kernel, beside a deep queue", 17.0, shares[0] * 0.05, "%");
     row("that deep queue", 71.0, shares[1] * 0.05, "%");
@@ -116,7 +126,7 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
 
     let quarter = Machine::with(&[("RATION_SIM_SPEED", "0.25")]);
     let neighbour = quarter.start(load, &["saturate", "500", "60"]);
-    settle();
+    settle(&quarter.world(), &[&neighbour]);
     let beside = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "120"]));
     neighbour.kill();
     let alone = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "20"]));

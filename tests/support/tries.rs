@@ -4,6 +4,8 @@
 //! thread watches, while something is tried, how late it is woken. What fails on a machine that kept up counts; what fails
 //! on one that did not is tried again, for a while; and where it never did, nothing is judged, and that is said.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -48,9 +50,25 @@ impl Watch {
     }
 }
 
-/// A test does not try again for longer than this in all.
+/// A test does not try again for longer than this in all; nor, where the machine never kept up, once all tests of a run together
+/// have done so for longer than that: such a machine has better things to do.
 const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE_OF_ALL: Duration = Duration::from_secs(300);
 static TRIED: Mutex<Duration> = Mutex::new(Duration::ZERO);
+
+/// How long this test has tried in vain, with this much more, and how long all tests of the run have. Under nextest each of them is
+/// a process of its own, so that is kept in a file.
+fn tried(more: Duration) -> (Duration, Duration) {
+    let mut mine = TRIED.lock().expect("nobody fails with it");
+    *mine += more;
+    let Ok(run) = std::env::var("NEXTEST_RUN_ID") else { return (*mine, *mine) };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tried-{run}"));
+    let appended = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    // One write each, so that those of others are not in the middle of it.
+    let written = appended.and_then(|mut file| file.write_all(format!("{}\n", more.as_millis()).as_bytes()));
+    let all = written.and_then(|()| std::fs::read_to_string(&path)).expect("the target directory is writable");
+    (*mine, Duration::from_millis(all.lines().filter_map(|line| line.parse::<u64>().ok()).sum()))
+}
 
 /// Tries until it is good, or has failed often enough for the failure to count. The last is given back; nothing, if the machine
 /// kept up in none of them.
@@ -68,16 +86,16 @@ pub fn until_good<T>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T) -> boo
         if late >= LATE {
             std::thread::sleep(PAUSE);
         }
-        let mut tried = TRIED.lock().expect("nobody fails with it");
-        *tried += began.elapsed();
-        if number >= ALTOGETHER || *tried > PATIENCE {
+        let (mine, all) = tried(began.elapsed());
+        if number >= ALTOGETHER || mine > PATIENCE || counted == 0 && all > PATIENCE_OF_ALL {
             if counted > 0 {
                 return Some(last);
             }
             // A test that passes is silent; what is reported is seen all the same.
             let test = std::thread::current().name().unwrap_or("a test").to_owned();
-            let text =
-                format!("NOT JUDGED: {test}. This machine had no time for what it measures, in none of {number} tries");
+            let text = format!(
+                "NOT JUDGED: {test}. This machine had no time for what it measures, in none of {number} tries\n"
+            );
             super::report(&format!("not-judged-{test}-{}", std::process::id()), &text);
             return None;
         }

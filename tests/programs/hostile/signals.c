@@ -29,10 +29,11 @@ static void tick(int unused) {
 
 static double end_time;
 
+/* For as long as that is, and on a machine that stands still until there were enough interruptions. */
 static void *worker(void *unused) {
     (void)unused;
     OK(cuCtxSetCurrent(context));
-    while (now() < end_time) work(5);
+    while (now() < end_time || (ticks <= 50 && now() < end_time + 20)) work(5);
     return NULL;
 }
 
