@@ -125,6 +125,10 @@ impl Pace {
         }
         self.touched.store(true, Ordering::Relaxed);
         pacer::start();
+        // Alone, nobody waits to hear of it, and a launch makes no system call.
+        if self.in_company.load(Ordering::Relaxed) {
+            pacer::wake_if_idle();
+        }
         let began = sys::nanoseconds();
         let (mut now, mut waited) = (began, 0);
         self.state.with(State::asks);

@@ -177,6 +177,45 @@ fn time_that_nobody_else_wants_is_had_by_who_can_use_it() {
     assert!(is_good(&got), "{got:.1?}");
 }
 
+/// How long a container goes on without a pause of ten milliseconds beside a visitor that wants three quarters, from the
+/// visitor's first kernel but for a few short ones, in milliseconds of the GPU's clock.
+fn until_a_turn(program: &Path) -> f64 {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let world = machine.world();
+    let stays = start(&machine, &regions, program, 0, &member(25.0, "queue", "500"), &[]);
+    let visits = start(&machine, &regions, program, 1, &member(75.0, "visit", "500"), &[]);
+    let mut came = None;
+    let (mut last, mut since) = (0, 0);
+    for _ in 0..800 {
+        let (busy, clock) = busy(&world);
+        let had = |session: &Session| busy.get(&u64::from(session.child.id())).copied().unwrap_or(0);
+        if came.is_none() && had(&visits) > 1_000_000 {
+            came = Some(clock);
+        }
+        if had(&stays) != last {
+            (last, since) = (had(&stays), clock);
+        }
+        if let Some(came) = came
+            && clock - since > 10_000_000
+        {
+            return since.saturating_sub(came) as f64 / 1e6;
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    f64::INFINITY
+}
+
+/// A program that sets itself up with short kernels, rests, and then sends long ones is not taken for one that sends short
+/// ones: then it would queue hundreds of them before anybody knows better.
+#[test]
+fn who_comes_with_long_kernels_after_short_ones_takes_turns_soon() {
+    let program = compile("compute_work");
+    let is_good = |took: &f64| *took < 120.0;
+    let Some(took) = until_good(|| until_a_turn(&program), is_good) else { return };
+    report("compute-visitor-comes", &format!("the first turn of one that comes begins after {took:.0} ms\n"));
+    assert!(is_good(&took), "the first turn of one that comes begins after {took:.0} ms");
+}
+
 /// What requests took at the median, in microseconds, while they were answered alone or beside one that wants all; and what
 /// that one had of the GPU's time.
 fn requests(program: &Path, beside: bool) -> (f64, f64) {

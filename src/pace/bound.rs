@@ -69,6 +69,11 @@ impl Waits {
         self.seen = now;
     }
 
+    /// Whether a thread waits right now.
+    pub fn go_on(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// There is work under way, and the last launch was so long ago.
     pub fn look(&mut self, paused: u64, now: u64) {
         let passed = now.saturating_sub(self.looked.max(self.since));

@@ -13,6 +13,8 @@ use super::state::{Asked, PATIENCE, State, Step};
 /// No more than this is queued: what others wait for when they come, or when they are there.
 pub const DEEPEST_ALONE: u64 = 50_000_000;
 const DEEPEST_IN_COMPANY: u64 = 4_000_000;
+/// How long a launch waits for one in another stream to show what such launches take.
+const BRIEFLY: u64 = 50_000_000;
 
 impl State {
     /// Nobody holds it up, but what is queued must not grow without end.
@@ -21,10 +23,12 @@ impl State {
         let context = self.samples.context();
         let events = self.events.entry(context).or_insert(Events::new());
         let age = self.samples.age(events, now);
-        // One that waits for what is launched after it is not waited for.
+        // One that waits for what is launched after it is not waited for. In another stream that is more likely, and little is
+        // let through while nothing is known.
+        let patience = if self.samples.are_known() || self.samples.is_in(asked.stream) { PATIENCE } else { BRIEFLY };
         let in_company = pace.in_company.load(Ordering::Relaxed);
         let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
-        if !self.samples.admits(most) && age <= PATIENCE {
+        if !self.samples.admits(most) && age <= patience {
             // Where so much is queued, nobody is late who comes back when some of it is done.
             return Step::Wait(now + if self.samples.are_known() { most / 16 } else { 20_000 });
         }
@@ -64,6 +68,15 @@ impl State {
     pub fn is_uncontested(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) -> bool {
         let is_contested = compute.priority() == Priority::Latency || pace.bound(compute).is_some();
         self.wish.is_uncontested(is_contested, now)
+    }
+
+    /// Nothing was launched for a while. A program that has done a few short things, to set itself up, and then sends long ones is
+    /// not to be taken for one that sends short ones: a thousand of them would be queued before the first is done.
+    pub fn rest(&mut self) {
+        if self.asking == 0 && !self.wish.waits.go_on() {
+            self.samples.rest(self.events.entry(self.samples.context()).or_insert(Events::new()));
+            self.probes.rest();
+        }
     }
 
     /// The process has launched so many more, as the counters have it.

@@ -29,8 +29,11 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Whether it is in the driver.
 static INSIDE: AtomicBool = AtomicBool::new(false);
-/// 1 while it sleeps for long, to be woken.
+/// While it sleeps for long, to be woken: [`SLEEPS`] or [`DOZES`].
 static ASLEEP: AtomicU32 = AtomicU32::new(0);
+const SLEEPS: u32 = 1;
+/// Because nothing is launched.
+const DOZES: u32 = 2;
 
 /// Starts it, unless it runs.
 #[inline]
@@ -53,6 +56,14 @@ pub fn wake() {
     if ASLEEP.swap(0, Ordering::SeqCst) != 0 {
         let _errno = sys::Errno::kept();
         ration_region::futex_wake(&ASLEEP);
+    }
+}
+
+/// Something is launched, after a while in which nothing was, it may be: others are to know soon.
+#[inline]
+pub fn wake_if_idle() {
+    if ASLEEP.load(Ordering::Relaxed) == DOZES {
+        wake();
     }
 }
 
@@ -79,17 +90,17 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ration-pace".as_ptr()) };
     ledger::rescue::watch_this_thread();
     calls::never_break_captures();
-    let mut company_at = 0;
+    let (mut company_at, mut sleeps) = (0, SLEEPS);
     let mut counts = Counts::new();
     let mut used: Option<&'static Slice> = None;
     while !STOPPED.load(Ordering::SeqCst) {
         let now = sys::nanoseconds();
-        let looks_around = now >= company_at;
-        let launched = if looks_around { counts.more() } else { [0; 3] };
         // The counters do not say on which GPU: one on which a launch was looked at takes them all.
-        let is_touched = |slice: &&'static Slice| slice.pace.touched.load(Ordering::Relaxed);
-        used = ledger::all().find(is_touched).or(used);
-        let is_busy = launched != [0; 3] || ledger::all().any(|slice| is_touched(&slice));
+        let touched = ledger::all().find(|slice| slice.pace.touched.load(Ordering::Relaxed));
+        used = touched.or(used);
+        let looks_around = now >= company_at || sleeps == DOZES && touched.is_some();
+        let launched = if looks_around { counts.more() } else { [0; 3] };
+        let is_busy = launched != [0; 3] || touched.is_some();
         let (mut until, mut ringing): (u64, Option<(&'static Slice, u32)>) = (u64::MAX, None);
         for slice in ledger::all() {
             let bell = slice.compute().bell();
@@ -111,16 +122,18 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
                 ledger::quota::follow(now);
             }
             INSIDE.store(false, Ordering::SeqCst);
-            company_at = now + if is_busy || until != u64::MAX { BUSY } else { IDLE };
+            let length;
+            (length, sleeps) = if is_busy || until != u64::MAX { (BUSY, SLEEPS) } else { (IDLE, DOZES) };
+            company_at = now + length;
         }
         let until = until.min(company_at);
         match ringing {
             // On several GPUs, the bell of one is heard; at the others it is looked at after a millisecond.
             Some((slice, bell)) => slice.compute().wait_for_bell(bell, until, now),
             None => {
-                ASLEEP.store(1, Ordering::SeqCst);
+                ASLEEP.store(sleeps, Ordering::SeqCst);
                 let length = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
-                ration_region::futex_wait(&ASLEEP, 1, Some(length));
+                ration_region::futex_wait(&ASLEEP, sleeps, Some(length));
                 ASLEEP.store(0, Ordering::SeqCst);
             }
         }
@@ -160,12 +173,17 @@ impl Pace {
         // From now on, at the latest, whatever is launched is held up by words that mean something.
         slice.has_a_place();
         let compute = slice.compute();
+        let launches = kernels + graphs + copies;
+        let is_used = self.touched.swap(false, Ordering::Relaxed) || launches > 0;
         let left = self.state.with(|state| {
-            state.meter(&compute, kernels + graphs + copies, now);
+            state.meter(&compute, launches, now);
+            if !is_used {
+                state.rest();
+            }
             state.left(now)
         });
         compute.launched(kernels, graphs, left);
-        if self.touched.swap(false, Ordering::Relaxed) || kernels + graphs + copies > 0 {
+        if is_used {
             compute.is_active(now);
         }
         let (in_company, flight) = if self.takes_turns { compute.company(now) } else { (false, None) };
@@ -173,7 +191,7 @@ impl Pace {
         let flight = flight.map_or(0, |flight| if flight == ration_policy::Flight::SHORT { 2 } else { 1 });
         self.flight.store(flight, Ordering::Relaxed);
         // The next launch is looked at, even if none has to ask.
-        let is_as_before = was_in_company == in_company && compute.limit().is_whole();
+        let is_as_before = was_in_company == in_company && compute.limit().is_whole() && is_used;
         if !self.state.with(|state| state.wish.glances.may_skip(is_as_before)) {
             self.gate();
         }

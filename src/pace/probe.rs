@@ -218,6 +218,12 @@ impl Probes {
         self.rate.lately(launches)
     }
 
+    /// Nothing was launched for a while: what comes next may be anything, and is measured.
+    pub fn rest(&mut self) {
+        self.due = true;
+        self.rate.forget_last();
+    }
+
     /// Something was launched that is measured in another way.
     pub fn is_held(&mut self) {
         self.held += 1;

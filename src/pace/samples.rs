@@ -86,7 +86,9 @@ impl Samples {
         let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
         self.own += u64::from(!is_other);
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
-        let due = now.saturating_sub(self.marked) >= OFTEN || self.cost == 0 && self.count - last >= 8;
+        // Where nothing is known, one is marked, the next, and so on at twice the distance, up to eight: it shows soon.
+        let is_unseen = self.cost == 0 && self.count - last >= last.clamp(1, 8);
+        let due = is_unseen || now.saturating_sub(self.marked) >= OFTEN;
         self.awaited = if self.marks.is_empty() { self.awaited.saturating_add(1) } else { 0 };
         if !due || is_other || self.marks.len() >= MOST {
             return;
@@ -145,6 +147,11 @@ impl Samples {
         }
     }
 
+    /// Whether this is the stream in which something is marked that the GPU is not done with.
+    pub fn is_in(&self, stream: Stream) -> bool {
+        self.marks.back().is_some_and(|sample| sample.stream == stream)
+    }
+
     /// Whether it is known what they take.
     pub fn are_known(&self) -> bool {
         self.cost != 0
@@ -182,6 +189,14 @@ impl Samples {
         (self.count, self.own, self.found) = (0, 0, 0);
     }
 
+    /// Nothing was launched for a while, and nothing is under way: what comes next may be anything.
+    pub fn rest(&mut self, events: &mut Events) {
+        if self.marks.is_empty() {
+            self.begin_again(events);
+            self.cost = 0;
+        }
+    }
+
     /// The context that they are in.
     pub fn context(&self) -> usize {
         self.context
@@ -204,7 +219,15 @@ fn cost_of_each(took: u64, all: u64, own: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::cost_of_each;
+    use super::*;
+
+    #[test]
+    fn after_a_rest_nothing_is_known() {
+        let (mut samples, mut events) = (Samples { cost: 2_000, found: 3, ..Samples::new() }, Events::new());
+        assert!(samples.are_quick() && samples.are_known());
+        samples.rest(&mut events);
+        assert!(!samples.are_known() && !samples.are_short() && samples.found().is_none());
+    }
 
     #[test]
     fn launches_into_other_streams_do_not_make_all_look_short() {

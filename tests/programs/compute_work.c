@@ -2,6 +2,8 @@
  * Work for a GPU, as much of it as it will take, in one of many shapes. Made for the simulated GPU.
  *   work SHAPE KERNEL_US SECONDS
  *     queue      kernels, queued deep
+ *     visit      a kernel of 2 us and a copy of 8 bytes, waited for, twenty times; nothing for
+ *                1.2 s; then kernels, 160 of them queued
  *     sync       one kernel at a time, waited for
  *     streams    four streams, queued deep
  *     threads    four threads, each with its own stream
@@ -67,7 +69,9 @@ int main(int argc, char **argv) {
     }
     const char *shape = argv[1];
     double us = atof(argv[2]);
-    snprintf(image, sizeof image, "ration-sim-image 1\nkernel k time=%.0fns\nkernel b time=%.0fns\n", us * 1000, us * 25);
+    double brief_ns = strcmp(shape, "visit") ? us * 25 : 2000;
+    const char *kernels = "ration-sim-image 1\nkernel k time=%.0fns\nkernel b time=%.0fns\n";
+    snprintf(image, sizeof image, kernels, us * 1000, brief_ns);
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
@@ -80,6 +84,23 @@ int main(int argc, char **argv) {
     end = now() + atof(argv[3]);
     if (!strcmp(shape, "queue")) {
         while (now() < end) launch(stream);
+    } else if (!strcmp(shape, "visit")) {
+        CUdeviceptr place;
+        OK(cuMemAlloc(&place, 8));
+        for (int i = 0; i < 20; i++) {
+            char bytes[8];
+            OK(cuLaunchKernel(brief, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+            OK(cuStreamSynchronize(stream));
+            OK(cuMemcpyDtoH(bytes, place, sizeof bytes));
+        }
+        usleep(1200000);
+        CUevent marks[160];
+        for (int i = 0; i < 160; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
+        for (unsigned long i = 0; now() < end; i++) {
+            if (i >= 160) OK(cuEventSynchronize(marks[i % 160]));
+            launch(stream);
+            OK(cuEventRecord(marks[i % 160], stream));
+        }
     } else if (!strcmp(shape, "sync")) {
         while (now() < end) {
             launch(stream);

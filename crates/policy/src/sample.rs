@@ -128,6 +128,11 @@ impl Rate {
         u64::try_from(u128::from(launches) * u128::from(time) / u128::from(of)).ok()
     }
 
+    /// Nothing was launched for a while: what comes next need not be like what was measured last.
+    pub fn forget_last(&mut self) {
+        self.last = [(0, 0); 2];
+    }
+
     /// How long the GPU worked in so much wall time, where so many more were launched. No more than `deepest` is ever queued.
     pub fn of(&mut self, launches: u64, wall: u64, deepest: u64) -> u64 {
         self.owed = self.owed.saturating_add(launches);
@@ -219,6 +224,9 @@ mod tests {
         assert_eq!(rate.of(1000, u64::MAX, 0), 1000 * 40 * US / 16);
         assert_eq!(rate.lately(2), Some(10 * US), "of the last two");
         assert_eq!(Rate::new().lately(2), None);
+        rate.forget_last();
+        assert_eq!(rate.lately(2), None, "after a rest");
+        assert_eq!(rate.expected(16), Some(40 * US), "accounts go on");
         rate.learn(u64::MAX, u64::MAX, true);
         rate.learn(u64::MAX, 0, true);
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from gpu.hooks.counted import fresh_directory
 POINT = 1.0
 SUM = 98.0  # of solo: what all get together
 CHANGE = 0.2  # seconds in which a change must have come through
+TURN = SECOND // 100  # who does nothing for so long, and wants to, waits for another's turn to end
 LATENCY = (1.2, 1.4)  # p50 and p99 of a request, in solo's
 LEFT = 0.97  # of what a latency container leaves: what its neighbour keeps
 LAUNCH_BOUND_SLOWED = 1.3
@@ -153,14 +155,19 @@ def comes_and_goes(bench: Bench) -> None:
             stayer, visitor = side_by_side(bench, [lasting, guest], way, stays)
             phases = by_phase(stayer.notes, visitor.notes, stayer.start, stayer.end, whole)
             bench.figures[way] = {name: round(share, 3) for name, share in phases.items()}
+            bench.figures[f"{way}_turn_ms"] = until_a_turn(stayer.notes, visitor.notes)
             bins = busy.rates(stayer.notes, stayer.start, stayer.end, SECOND // 20)
             bench.figures[f"{way}_every_50_ms"] = [round(100 * rate / whole, 2) for rate in bins]
     except Broken as broken:
         bench.problem(f"the witness: {broken}")
         return
     told = {way: listed(list(bench.figures[way].values())) for way in ("ration", "plain")}
-    bench.headline = f"alone, with a neighbour, alone again: {told['ration']}; by plain time slicing {told['plain']}"
-    conclude(bench, judge_phases(bench.figures["ration"], lasting.share))
+    turn = bench.figures["ration_turn_ms"]
+    bench.headline = (
+        f"alone, with a neighbour, alone again: {told['ration']}; by plain time slicing {told['plain']}; "
+        f"the neighbour's first turn begins {'never' if turn is None else f'{turn:.0f} ms after its first kernel'}"
+    )
+    conclude(bench, judge_phases(bench.figures["ration"], lasting.share) + judge_turn(turn))
 
 
 def by_phase(stayer: busy.Notes, visitor: busy.Notes, start: int, end: int, whole: float) -> dict[str, float]:
@@ -173,6 +180,22 @@ def by_phase(stayer: busy.Notes, visitor: busy.Notes, start: int, end: int, whol
         name: 100 * sum(1 for stop in ends if a < stop <= b) * SECOND / (b - a) / whole
         for name, (a, b) in phases.items()
     }
+
+
+def until_a_turn(stayer: busy.Notes, visitor: busy.Notes) -> float | None:
+    """How many milliseconds after the visitor's first kernel the stayer first gives way to it; none: it never does."""
+    came = min(begin for begin, _ in visitor.intervals)
+    kernels = sorted(stayer.intervals)
+    for (_, end), (begin, _) in itertools.pairwise(kernels):
+        if begin > came and begin - end >= TURN:
+            return round(max(0, end - came) / 1e6, 1)
+    return None
+
+
+def judge_turn(turn_ms: float | None) -> list[str]:
+    if turn_ms is None:
+        return ["the neighbour never has a turn"]
+    return [f"the neighbour's first turn begins after {turn_ms:.0f} ms"] if turn_ms > CHANGE * 1000 else []
 
 
 def judge_phases(phases: dict[str, float], share: float) -> list[str]:

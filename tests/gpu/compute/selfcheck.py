@@ -193,6 +193,16 @@ class Others(unittest.TestCase):
         for fault in ({"before": 97.9}, {"after": 97.9}, {"beside": 23.9}, {"beside": 26.1}):
             self.assertEqual(len(beside.judge_phases({**phases, **fault}, 25)), 1, fault)
 
+    def test_turn(self) -> None:
+        visitor = busy.Notes([(5 * MS, 6 * MS), (20 * MS, 30 * MS)])
+        stayer = [(at, at + MS) for at in range(0, 18 * MS, 2 * MS)]  # it ends at 17 ms
+        self.assertIsNone(beside.until_a_turn(busy.Notes(stayer), visitor), "nobody knows whether it would go on")
+        self.assertIsNone(beside.until_a_turn(busy.Notes([*stayer, (26 * MS, 27 * MS)]), visitor), "too short")
+        self.assertEqual(beside.until_a_turn(busy.Notes([*stayer, (27 * MS, 28 * MS)]), visitor), 12)
+        before = busy.Notes([(-20 * MS, -19 * MS), (0, MS), (12 * MS, 13 * MS)])
+        self.assertEqual(beside.until_a_turn(before, visitor), 0, "it had paused already, but not before")
+        self.assertEqual([len(beside.judge_turn(turn)) for turn in (None, 0, 200, 201)], [1, 0, 0, 1])
+
     def test_latency(self) -> None:
         alone_, good = {"p50_us": 2600, "p99_us": 2700}, {"p50_us": 3100, "p99_us": 3700, "neighbour": 85.0}
         self.assertEqual(beside.judge_latency(alone_, good, 87), [])
