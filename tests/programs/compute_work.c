@@ -86,12 +86,12 @@ int main(int argc, char **argv) {
         while (now() < end) launch(stream);
     } else if (!strcmp(shape, "visit")) {
         CUdeviceptr place;
-        OK(cuMemAlloc(&place, 8));
+        OK(cuMemAlloc_v2(&place, 8));
         for (int i = 0; i < 20; i++) {
             char bytes[8];
             OK(cuLaunchKernel(brief, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
             OK(cuStreamSynchronize(stream));
-            OK(cuMemcpyDtoH(bytes, place, sizeof bytes));
+            OK(cuMemcpyDtoH_v2(bytes, place, sizeof bytes));
         }
         usleep(1200000);
         CUevent marks[160];

@@ -40,8 +40,11 @@ pub fn compile(name: &str) -> PathBuf {
 pub fn compile_with(name: &str, libraries: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    // As with newer compilers: whoever means a call's second version and names its first is told so.
+    let flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror=incompatible-pointer-types", "-pthread"];
     let status = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"])
+        .args(flags)
+        .arg("-o")
         .arg(&program)
         .arg(root.join("tests/programs").join(format!("{name}.c")))
         .arg(format!("-I{}", root.join("include").display()))
