@@ -55,6 +55,15 @@ struct Passed {
     upto: u64,
 }
 
+/// How far the GPU had got when the turn was handed over, or when it came back to what was left of it.
+#[derive(Clone, Copy)]
+struct Handed {
+    /// When it had passed the last mark, by its own clock; nothing: it had passed none.
+    at: Option<u64>,
+    /// What should have been left, in all streams.
+    left: u64,
+}
+
 /// Our marks in one stream.
 struct Marked {
     stream: Stream,
@@ -63,8 +72,6 @@ struct Marked {
     /// in a stream with nothing to do, the GPU passes the mark at once and waits for that launch.
     begun: u64,
     lead: Option<u64>,
-    /// The last mark that the GPU was seen to have passed when the turn was handed over.
-    handed: Option<Passed>,
     /// The last mark that the GPU was seen to have passed.
     passed: Option<Passed>,
     /// Those behind it.
@@ -153,7 +160,7 @@ pub struct Stretch {
     singled_out: u32,
     /// Another process had the GPU before it, or has it since the last of it was launched: see [`Stretch::passed`].
     begins_turn: bool,
-    is_handed_over: bool,
+    handed: Option<Handed>,
     /// No other container uses the GPU.
     is_alone: bool,
     busy: Busy,
@@ -206,7 +213,7 @@ impl Stretch {
             // Not in all of them: a mark takes the GPU as long as a short kernel does.
             singled_out: if is_marked_often && number % 8 == 1 { 16 } else { 0 },
             begins_turn,
-            is_handed_over: false,
+            handed: None,
             is_alone,
             busy: Busy::new(),
             worked: 0,
@@ -246,7 +253,6 @@ impl Stretch {
                 begin,
                 begun,
                 lead: None,
-                handed: None,
                 passed: None,
                 marks: VecDeque::new(),
                 not_yet: 0,
@@ -335,28 +341,53 @@ impl Stretch {
 
     /// Another may begin before the last of it is done: see [`Stretch::passed`].
     pub fn hand_over(&mut self) {
-        self.is_handed_over = true;
-        self.streams.iter_mut().for_each(|marked| marked.handed = marked.passed);
+        self.handed = Some(Handed { at: self.last_passed(), left: self.in_flight() });
+    }
+
+    /// When the GPU passed the last mark that it was seen to have passed.
+    fn last_passed(&self) -> Option<u64> {
+        self.streams.iter().filter_map(|marked| marked.passed).map(|passed| passed.at).max()
     }
 
     /// Sees how far the GPU has got.
     pub fn look(&mut self, events: &mut Events, now: u64) {
-        let before = self.streams.iter().filter_map(|marked| marked.passed).map(|passed| passed.at).max();
+        let before = self.last_passed();
         for place in 0..self.streams.len() {
-            while let Some(mark) = self.streams[place].marks.front().copied() {
-                if !has_passed(mark.event) {
-                    self.streams[place].not_yet = now;
-                    break;
-                }
-                self.streams[place].marks.pop_front();
-                // It may be a while since the caller looked at the clock.
-                self.passed(place, mark, sys::nanoseconds());
-                events.give([mark.event]);
+            while self.handed.is_none() && self.has_passed_next(place, now) {
+                self.pass(place, events);
             }
         }
-        let last = self.streams.iter().filter_map(|marked| marked.passed).map(|passed| passed.at).max();
+        // What others did in between is told from what comes after it.
+        while self.handed.is_some() {
+            let passed: Vec<usize> =
+                (0..self.streams.len()).filter(|place| self.has_passed_next(*place, now)).collect();
+            let at = |place: &usize| self.streams[*place].marks.front().and_then(|mark| self.at(mark.event));
+            let Some(first) = passed.into_iter().min_by_key(at) else { break };
+            self.pass(first, events);
+        }
+        let last = self.last_passed();
         if let Some(last) = last.filter(|_| last > before) {
             self.progressed = self.clocks.host(last.saturating_sub(SHIFT)).max(self.progressed).min(now);
+        }
+    }
+
+    /// Whether the GPU has passed the next mark in a stream.
+    fn has_passed_next(&mut self, place: usize, now: u64) -> bool {
+        let marked = &mut self.streams[place];
+        let Some(mark) = marked.marks.front() else { return false };
+        let has = has_passed(mark.event);
+        if !has {
+            marked.not_yet = now;
+        }
+        has
+    }
+
+    /// It has.
+    fn pass(&mut self, place: usize, events: &mut Events) {
+        if let Some(mark) = self.streams[place].marks.pop_front() {
+            // It may be a while since the caller looked at the clock.
+            self.passed(place, mark, sys::nanoseconds());
+            events.give([mark.event]);
         }
     }
 
@@ -373,8 +404,8 @@ impl Stretch {
     ///   before it, too: they took what they should. Only of one that is marked by itself is it known how long it took. And not
     ///   even of that, if the GPU passed the mark as soon as there was one: it had been done before.
     /// - It may pass the first mark while it is still at another's work, and then has to switch: what the first piece took
-    ///   beyond what it should have, up to `SWITCH`, was not ours. And it may leave the last piece for what the next has sent:
-    ///   then that took longer by `SLICE` and more.
+    ///   beyond what it should have, up to `SWITCH`, was not ours. And it may leave what is left for what the next has sent: then
+    ///   that took longer by `SLICE` and more, and it is as if nothing had been done in any stream until then.
     fn passed(&mut self, place: usize, mark: Mark, now: u64) {
         const SWITCH: u64 = 500_000;
         const SLICE: u64 = 1_000_000;
@@ -399,13 +430,15 @@ impl Stretch {
             from = from.max(at.saturating_sub(mark.upto).min(from.saturating_add(SWITCH)));
         }
         let mut to = at;
-        if self.is_handed_over && !self.unknown {
-            let handed = marked.handed.unwrap_or(Passed { at: from, upto: 0 });
-            let should = handed.at.saturating_add(mark.upto.saturating_sub(handed.upto));
+        if let Some(handed) = self.handed.filter(|_| !self.unknown) {
+            let left = self.in_flight();
+            let should = handed.at.unwrap_or(from).saturating_add(handed.left.saturating_sub(left));
             if at > should.saturating_add(SLICE) {
                 to = should.max(from);
-                // What comes after it goes on from there.
-                marked.handed = marked.passed;
+                self.handed = Some(Handed { at: Some(at), left });
+                for marked in &mut self.streams {
+                    marked.passed = Some(Passed { at, upto: marked.passed_upto() });
+                }
             }
         }
         let mut is_exact = true;
