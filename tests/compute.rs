@@ -112,6 +112,43 @@ fn who_uses_less_than_its_limit_is_not_held_up() {
     assert!(is_good(&got), "it uses {limited:.1}% instead of {free:.1}%");
 }
 
+/// Four streams are filled in turn, each with work for a quarter of the GPU. Where a stretch of work ends in the middle of a
+/// round, some of the streams have nothing to do for the last of it, and the time is gone.
+#[test]
+fn streams_that_are_filled_in_turn_are_held_up_together() {
+    const KERNEL: u64 = 500_000;
+    let program = compile("compute_work");
+    let attempt = || {
+        [10.0, 25.0, 75.0].map(|limit| {
+            let (machine, regions) = (Machine::new(), Regions::new());
+            let world = machine.world();
+            let settings = [("RATION_COMPUTE_LIMIT", format!("{limit}%"))];
+            let mut command = inside(&machine, &regions, "tests/compute", &settings, &program);
+            command.args(["quarters", "500", "3.2"]);
+            let mut session = Session::start(&mut command, Duration::from_secs(30));
+            session.until("ready").expect("it starts");
+            std::thread::sleep(Duration::from_millis(700));
+            let done = || {
+                let record = world.record();
+                let used = record.processes.iter().filter_map(|process| process.gpus.get(&0));
+                used.fold([0, 0], |[kernels, busy], used| [kernels + used.kernels, busy + used.busy_ns])
+            };
+            let before = done();
+            std::thread::sleep(WINDOW);
+            let [kernels, busy] = [0, 1].map(|what: usize| done()[what] - before[what]);
+            session.finish().expect("it ends well");
+            100.0 * (kernels * KERNEL / 4) as f64 / busy as f64
+        })
+    };
+    let is_good = |filled: &[f64; 3]| filled.iter().all(|filled| *filled > 99.0);
+    let Some(filled) = until_good(attempt, is_good) else { return };
+    report(
+        "compute-quarters",
+        &format!("of the time in which the GPU worked, it was full for {filled:.2?}% (limits 10, 25, 75%)"),
+    );
+    assert!(is_good(&filled), "the GPU was full for {filled:.2?}% of the time in which it worked");
+}
+
 fn signal(session: &Session, what: &str) {
     let status = std::process::Command::new("kill").args([what, &session.child.id().to_string()]).status();
     assert!(status.expect("kill runs").success());

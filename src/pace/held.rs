@@ -91,7 +91,7 @@ impl State {
         let longest = length(compute.limit(), pace.in_company.load(Ordering::Relaxed));
         // What should take little and goes on and on takes more than it should: that is to be found out.
         let is_long = now > stretch.opened + 4 * longest;
-        let is_full = stretch.unknown || stretch.expected >= longest || is_long;
+        let is_full = is_long || stretch.is_full(asked.stream, asked.work, longest);
         if is_over || stretch.context != asked.context || is_full || !compute.keep_turn(now + LOST) {
             self.closing = true;
         }

@@ -80,6 +80,8 @@ struct Marked {
     not_yet: u64,
     /// What all that was launched should take.
     launched: u64,
+    /// How many launches that is, with those that may go.
+    launches: u64,
     /// Launches that may go, and of which it is not known that they have.
     going: u32,
     /// What was launched behind the last mark.
@@ -257,6 +259,7 @@ impl Stretch {
                 marks: VecDeque::new(),
                 not_yet: 0,
                 launched: 0,
+                launches: 0,
                 going: 0,
                 piece: None,
                 moved: true,
@@ -268,6 +271,7 @@ impl Stretch {
         let cost = expected.unwrap_or(0);
         self.expected = self.expected.saturating_add(cost);
         self.streams[place].going += 1;
+        self.streams[place].launches += 1;
         match self.works.iter_mut().find(|(known, _)| *known == work) {
             Some((_, count)) => *count += 1,
             None => self.works.push((work, 1)),
@@ -308,6 +312,16 @@ impl Stretch {
         if (due || much) && !marked.closed && marked.mark(events) {
             self.marked = now;
         }
+    }
+
+    /// Whether there is no room for this in a stretch that is not to be longer. Where streams are filled in turn, those that
+    /// had nothing in the last round get theirs, if that is not much: without, the GPU would be partly idle at the end.
+    pub fn is_full(&self, stream: Stream, work: Work, longest: u64) -> bool {
+        let most = self.streams.iter().map(|marked| marked.launches).max().unwrap_or(0);
+        let misses_one = |marked: &Marked| marked.stream == stream && marked.launches + 1 == most;
+        let more = costs::of(work).expected().unwrap_or(longest);
+        let is_last = self.expected.saturating_add(more) <= longest + longest / 8;
+        self.unknown || self.expected >= longest && !(is_last && self.streams.iter().any(misses_one))
     }
 
     /// Whether a thread that may launch something has not said that it has.

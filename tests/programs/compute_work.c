@@ -6,6 +6,7 @@
  *                1.2 s; then kernels, 160 of them queued
  *     sync       one kernel at a time, waited for
  *     streams    four streams, queued deep
+ *     quarters   the same, where each kernel fills a quarter of the GPU
  *     threads    four threads, each with its own stream
  *     graph      graphs of eight kernels
  *     copies     a kernel and two copies of a MiB, queued deep
@@ -70,8 +71,9 @@ int main(int argc, char **argv) {
     const char *shape = argv[1];
     double us = atof(argv[2]);
     double brief_ns = strcmp(shape, "visit") ? us * 25 : 2000;
-    const char *kernels = "ration-sim-image 1\nkernel k time=%.0fns\nkernel b time=%.0fns\n";
-    snprintf(image, sizeof image, kernels, us * 1000, brief_ns);
+    int is_in_quarters = !strcmp(shape, "quarters");
+    const char *kernels = "ration-sim-image 1\nkernel k time=%.0fns width=%d%%\nkernel b time=%.0fns\n";
+    snprintf(image, sizeof image, kernels, us * 1000, is_in_quarters ? 25 : 100, brief_ns);
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
@@ -141,7 +143,7 @@ int main(int argc, char **argv) {
             printf("took %.0f\n", (now() - began) * 1e6);
             fflush(stdout);
         }
-    } else if (!strcmp(shape, "streams")) {
+    } else if (!strcmp(shape, "streams") || is_in_quarters) {
         CUstream streams[4];
         for (int i = 0; i < 4; i++) streams[i] = new_stream();
         for (int i = 0; now() < end; i++) launch(streams[i % 4]);
