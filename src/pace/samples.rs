@@ -78,6 +78,10 @@ impl Samples {
         const MOST: usize = 64;
         /// Of those of a program that waits for each, one launch in so many shows whether it still does.
         const ONE_IN: u32 = 8;
+        /// Where nobody else waits for it, there are so many marks in all that is queued, or one behind so much of it: each takes the
+        /// GPU two microseconds and more.
+        const MARKS_AHEAD: u64 = 3;
+        const SELDOM: u64 = 2_000_000;
         if self.context != context {
             self.forget();
             self.context = context;
@@ -88,7 +92,8 @@ impl Samples {
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
         // Where nothing is known, one is marked, the next, and so on at twice the distance, up to eight: it shows soon.
         let is_unseen = self.cost == 0 && self.count - last >= last.clamp(1, 8);
-        let due = is_unseen || now.saturating_sub(self.marked) >= OFTEN;
+        let is_much = (self.count - last).saturating_mul(self.cost) >= (self.left() / MARKS_AHEAD).min(SELDOM);
+        let due = is_unseen || (in_company || is_much) && now.saturating_sub(self.marked) >= OFTEN;
         self.awaited = if self.marks.is_empty() { self.awaited.saturating_add(1) } else { 0 };
         if !due || is_other || self.marks.len() >= MOST {
             return;

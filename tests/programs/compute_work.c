@@ -12,6 +12,8 @@
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
  *     batches    five hundred kernels, waited for
+ *     ahead      twenty-five kernels and an event of its own, and so on; of these, no more than three are not waited for. A
+ *                launch takes 15 us of the host's time
  *     poll       one kernel at a time, asked for until it is done
  *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
  *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
@@ -112,6 +114,17 @@ int main(int argc, char **argv) {
         while (now() < end) {
             for (int i = 0; i < 500; i++) launch(stream);
             OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "ahead")) {
+        CUevent marks[3];
+        for (int i = 0; i < 3; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
+        for (unsigned long batch = 0; now() < end; batch++) {
+            if (batch >= 3) OK(cuEventSynchronize(marks[batch % 3]));
+            for (int i = 0; i < 25; i++) {
+                for (double next = now() + 15e-6; now() < next;) {}
+                launch(stream);
+            }
+            OK(cuEventRecord(marks[batch % 3], stream));
         }
     } else if (!strcmp(shape, "poll")) {
         while (now() < end) {
