@@ -293,8 +293,9 @@ class Stable:
         return crew
 
     def look_ahead(self, bench: Bench) -> None:
-        for key in [key for key in self.order if key.load.is_script][: self.AHEAD]:
-            if key not in self.waiting:
+        # Not those that are needed much later: a program that has waited for minutes is taken to hang.
+        for key in self.order[: self.AHEAD]:
+            if key.load.is_script and key not in self.waiting:
                 with contextlib.suppress(Skip, RuntimeError):  # its own case will say what is wrong
                     self.waiting[key] = key.crew(bench)
 

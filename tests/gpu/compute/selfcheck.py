@@ -10,6 +10,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from gpu import compute
 from gpu.bench import Bench
@@ -263,6 +264,19 @@ class Programs(unittest.TestCase):
             self.assertTrue(account.judge(got), "it is in no slice")
             self.assertEqual(account.judge(replace(got, account=got.window.share + 4)), [])
             self.assertTrue(account.judge(replace(got, account=got.window.share - 6)))
+
+    def test_programs_load_when_they_are_needed_soon(self) -> None:
+        stable, started = container.Stable(), []
+        stable.order = alone.keys([name for name in alone.CELLS if "-processes-" in name or "-gemm-" in name])
+        start = mock.patch.object(container.Key, "crew", lambda key, _: started.append(key.label))
+        with tempfile.TemporaryDirectory() as place, start:
+            while stable.order:
+                soon = [key.label for key in stable.order[: stable.AHEAD]]
+                before = len(started)
+                stable.look_ahead(bench_in(place))
+                self.assertLessEqual(set(started[before:]), set(soon))
+                del stable.order[0]
+        self.assertEqual(started, ["gemm-solo", *(f"gemm-{limit}" for limit in alone.LIMITS)])
 
     def test_the_account_is_read_from_the_region(self) -> None:
         of = region.layout()
