@@ -372,12 +372,10 @@ impl Stretch {
             }
         }
         // What others did in between is told from what comes after it.
-        while self.handed.is_some() {
-            let passed: Vec<usize> =
-                (0..self.streams.len()).filter(|place| self.has_passed_next(*place, now)).collect();
-            let at = |place: &usize| self.streams[*place].marks.front().and_then(|mark| self.at(mark.event));
-            let Some(first) = passed.into_iter().min_by_key(at) else { break };
-            self.pass(first, events);
+        while self.handed.is_some()
+            && let Some(place) = self.first_passed(now)
+        {
+            self.pass(place, events);
         }
         let last = self.last_passed();
         if let Some(last) = last.filter(|_| last > before) {
@@ -394,6 +392,18 @@ impl Stretch {
             marked.not_yet = now;
         }
         has
+    }
+
+    /// Where that is so in several, the stream in which it was first.
+    fn first_passed(&mut self, now: u64) -> Option<usize> {
+        let mut first: Option<(Option<u64>, usize)> = None;
+        for place in 0..self.streams.len() {
+            if self.has_passed_next(place, now) {
+                let at = self.streams[place].marks.front().and_then(|mark| self.at(mark.event));
+                first = Some(first.map_or((at, place), |first| first.min((at, place))));
+            }
+        }
+        first.map(|(_, place)| place)
     }
 
     /// It has.
