@@ -317,11 +317,13 @@ impl Stretch {
     /// Whether there is no room for this in a stretch that is not to be longer. Where streams are filled in turn, those that
     /// had nothing in the last round get theirs, if that is not much: without, the GPU would be partly idle at the end.
     pub fn is_full(&self, stream: Stream, work: Work, longest: u64) -> bool {
+        if self.unknown || self.expected < longest {
+            return self.unknown;
+        }
         let most = self.streams.iter().map(|marked| marked.launches).max().unwrap_or(0);
         let misses_one = |marked: &Marked| marked.stream == stream && marked.launches + 1 == most;
         let more = costs::of(work).expected().unwrap_or(longest);
-        let is_last = self.expected.saturating_add(more) <= longest + longest / 8;
-        self.unknown || self.expected >= longest && !(is_last && self.streams.iter().any(misses_one))
+        self.expected.saturating_add(more) > longest + longest / 8 || !self.streams.iter().any(misses_one)
     }
 
     /// Whether a thread that may launch something has not said that it has.
