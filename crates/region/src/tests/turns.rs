@@ -40,6 +40,15 @@ fn who_rests_and_goes_on_has_its_turn_unless_another_took_it() {
     });
 }
 
+/// What `here` gives, called by this thread, and `there`, called by another.
+fn at_once(here: impl FnOnce() -> bool, there: impl FnOnce() -> bool + Send) -> (bool, bool) {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(there);
+        let here = here();
+        (here, there.join().expect("it ends"))
+    })
+}
+
 /// One goes on at the very moment at which the other takes its turn.
 #[test]
 fn never_do_both_begin() {
@@ -60,21 +69,30 @@ fn never_do_both_begin() {
             arrived.store(0, Ordering::SeqCst);
             let together = || {
                 arrived.fetch_add(1, Ordering::SeqCst);
+                let mut looked = 0;
                 while arrived.load(Ordering::SeqCst) < 2 {
-                    std::hint::spin_loop();
+                    looked += 1;
+                    if looked % 10_000 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
                 }
             };
-            let (goes_on, takes) = std::thread::scope(|scope| {
-                let goes_on = scope.spawn(|| {
-                    together();
-                    resting.works(later)
-                });
+            // Each looks at a moment of its own, and each is the thread that was there first in every other round: where the
+            // two have one processor between them, it is the other that goes ahead.
+            let goes_on = || {
                 together();
-                // As if it looked at a moment of its own.
-                (0..round % 64).for_each(|_| std::hint::spin_loop());
-                let takes = matches!(waiting.whose_turn(later), Whose::Mine(_));
-                (goes_on.join().expect("it ends"), takes)
-            });
+                (0..round / 2 % 64).for_each(|_| std::hint::spin_loop());
+                resting.works(later)
+            };
+            let takes = || {
+                together();
+                (0..round / 128 % 64).for_each(|_| std::hint::spin_loop());
+                matches!(waiting.whose_turn(later), Whose::Mine(_))
+            };
+            let (goes_on, takes) = if round % 2 == 0 {
+                at_once(goes_on, takes)
+            } else {
+                let (takes, goes_on) = at_once(takes, goes_on);
+                (goes_on, takes)
+            };
             assert!(goes_on != takes, "in round {round}: {goes_on}, {takes}");
             // The next round begins with a new turn.
             if goes_on {
