@@ -139,7 +139,7 @@ impl Pace {
             let asked = Asked { context: context as usize, stream, work, has_waited: waited > 0 };
             let step = self.state.with(|state| {
                 // At once, and not when the launch has gone: a turn may end in between.
-                state.was_held_up(waited);
+                state.was_held_up(waited, now);
                 state.step(self, &compute, &asked, now)
             });
             let before = now;
@@ -162,7 +162,7 @@ impl Pace {
         let result = driver();
         let now = sys::nanoseconds();
         let in_company = self.in_company.load(Ordering::Relaxed);
-        let launched = Launched { context: context as usize, stream, ticket, called };
+        let launched = Launched { context: context as usize, stream, work, ticket, called };
         if !self.state.with(|state| state.after(&launched, in_company, now)) {
             self.ungate();
         }

@@ -14,6 +14,9 @@ pub struct Waits {
     waiting: u32,
     looked: u64,
     launches: u64,
+    /// How long it took to send how many launches before that, of which the last count most. What is sent in one window may be done
+    /// in the next, and a program that waits for all of a window sends nothing in it.
+    sent: (u64, u64),
     /// When the program last did anything here.
     seen: u64,
 }
@@ -28,7 +31,7 @@ const PAUSE: u64 = 200_000;
 impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
-        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0, seen: 0 }
+        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0, sent: (0, 0), seen: 0 }
     }
 
     /// Counts from now on.
@@ -53,8 +56,14 @@ impl Waits {
     }
 
     /// A launch was held up for so long.
-    pub fn waited(&mut self, length: u64) {
-        self.waited = self.waited.saturating_add(length);
+    pub fn held_up(&mut self, length: u64, now: u64) {
+        self.waited(length, now);
+        self.seen = now;
+    }
+
+    /// It has waited for so long until now: for no longer than is counted.
+    fn waited(&mut self, length: u64, now: u64) {
+        self.waited = self.waited.saturating_add(length.min(now.saturating_sub(self.since)));
     }
 
     /// A thread begins to wait for the GPU.
@@ -65,7 +74,7 @@ impl Waits {
     /// It has waited for so long.
     pub fn end(&mut self, length: u64, now: u64) {
         self.waiting = self.waiting.saturating_sub(1);
-        self.waited(length);
+        self.waited(length, now);
         self.seen = now;
     }
 
@@ -78,7 +87,7 @@ impl Waits {
     pub fn look(&mut self, paused: u64, now: u64) {
         let passed = now.saturating_sub(self.looked.max(self.since));
         if self.waiting == 0 && paused > PAUSE {
-            self.waited(passed.min(paused));
+            self.waited(passed.min(paused), now);
         }
         self.looked = now;
     }
@@ -94,6 +103,8 @@ impl Waits {
             return false;
         }
         let many = self.waited > passed / 10 * 6 && !self.sends_slowly(expected, now);
+        let (sending, launches) = self.sent_until(now);
+        self.sent = (sending / 2, launches / 2);
         self.start(now);
         many
     }
@@ -101,9 +112,20 @@ impl Waits {
     /// Whether the program takes longer to send its work than the GPU takes to do it. `expected` as above: nothing is known, and
     /// nothing is said.
     pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
+        let (sending, launches) = self.sent_until(now);
+        now.saturating_sub(self.since) >= GLANCE && expected(launches).is_some_and(|gpu| gpu < sending)
+    }
+
+    /// How long it took to send how many launches.
+    fn sent_until(&self, now: u64) -> (u64, u64) {
+        let (sending, launches) = self.sent;
         let passed = now.saturating_sub(self.since);
-        let sending = passed.saturating_sub(self.waited);
-        passed >= GLANCE && expected(self.launches).is_some_and(|gpu| gpu < sending)
+        (sending.saturating_add(passed.saturating_sub(self.waited)), launches.saturating_add(self.launches))
+    }
+
+    /// Nothing was launched for a while: what comes next may be sent otherwise.
+    pub fn rest(&mut self) {
+        self.sent = (0, 0);
     }
 
     /// Whether it seems to have waited for little of the time, though it is too early to be sure of it.
@@ -203,10 +225,11 @@ mod tests {
         let (mut waiter, mut launcher) = (Waits::new(), Waits::new());
         waiter.start(MS);
         launcher.start(MS);
-        for _ in 0..20 {
+        for at in 1..=20 {
+            let now = MS + at * MS / 2;
             waiter.begin();
-            waiter.end(MS / 2, MS);
-            launcher.waited(MS / 20);
+            waiter.end(MS / 2, now);
+            launcher.held_up(MS / 20, now);
         }
         assert!(!waiter.are_many(|_| None, 10 * MS), "too early to tell");
         assert!(waiter.are_many(|_| None, 12 * MS) && !launcher.are_many(|_| None, 12 * MS));
@@ -220,11 +243,41 @@ mod tests {
             let mut waits = Waits::new();
             waits.start(MS);
             (0..10).for_each(|_| waits.launched());
-            waits.waited(8 * MS);
+            waits.held_up(8 * MS, 13 * MS);
             assert_eq!(waits.sends_slowly(|launches| Some(launches * each), 13 * MS), !is_bound);
             assert!(!waits.sends_slowly(|_| Some(0), MS + MS / 2), "too early to tell");
             assert_eq!(waits.are_many(|launches| Some(launches * each), 13 * MS), is_bound);
         }
+    }
+
+    #[test]
+    fn who_sends_for_some_time_and_then_waits_is_not_bound() {
+        const EACH: u64 = 14_000;
+        // Each of 512 launches takes 30 us to send; then it waits for as long, while others have the GPU.
+        let until_bound = |sending: u64, for_long: u64| {
+            let mut waits = Waits::new();
+            let (mut now, mut is_bound) = (MS, false);
+            waits.start(now);
+            while now < for_long {
+                for _ in 0..512 {
+                    now += sending;
+                    waits.is_there(now);
+                    waits.launched();
+                    is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
+                }
+                for _ in 0..15 {
+                    now += MS;
+                    waits.held_up(MS, now);
+                    is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
+                }
+                if is_bound {
+                    return Some(now);
+                }
+            }
+            None
+        };
+        assert_eq!(until_bound(30_000, 1000 * MS), None);
+        assert!(until_bound(5_000, 1000 * MS) <= Some(50 * MS), "one that sends them in less than they take");
     }
 
     #[test]
@@ -250,9 +303,9 @@ mod tests {
         assert!(!waits.seem_few(MS + MS / 2), "too early even for that");
         waits.begin();
         assert!(!waits.seem_few(3 * MS), "it waits just now");
-        waits.end(MS / 10, MS);
+        waits.end(MS / 10, 2 * MS);
         assert!(waits.seem_few(3 * MS));
-        waits.waited(MS);
+        waits.held_up(MS, 3 * MS);
         assert!(!waits.seem_few(3 * MS));
     }
 
@@ -275,12 +328,30 @@ mod tests {
     }
 
     #[test]
+    fn no_more_was_waited_for_than_time_has_passed() {
+        // It was held up for 20 ms, and for 6 of them since that is counted; then it sends three launches a millisecond.
+        let mut waits = Waits::new();
+        waits.start(14 * MS);
+        waits.held_up(20 * MS, 20 * MS);
+        for at in 20..26 {
+            waits.is_there(at * MS);
+            (0..3).for_each(|_| waits.launched());
+        }
+        assert!(waits.sends_slowly(|launches| Some(launches * MS / 4), 26 * MS), "6 ms for what takes 4.5");
+        assert!(!waits.sends_slowly(|launches| Some(launches * MS / 2), 26 * MS));
+        // Nor was it away while it was held up.
+        waits.held_up(6 * MS, 32 * MS);
+        waits.is_there(32 * MS);
+        assert!(waits.are_many(|_| None, 32 * MS), "12 of 18 ms");
+    }
+
+    #[test]
     fn a_turn_in_which_little_was_waited_for_was_not_needed() {
         let mut waits = Waits::new();
         waits.start(MS);
         assert!(!waits.are_few(2 * MS), "too short to tell");
         assert!(waits.are_few(20 * MS));
-        waits.waited(10 * MS);
+        waits.held_up(10 * MS, 20 * MS);
         assert!(!waits.are_few(20 * MS));
     }
 }

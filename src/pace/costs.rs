@@ -15,6 +15,11 @@ impl Work {
         Work::mixed(function as u64, size(grid).wrapping_mul(0x9e37_79b9).wrapping_add(size(block)))
     }
 
+    /// The number; never 0.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// A graph.
     pub fn graph(exec: usize) -> Work {
         Work::mixed(exec as u64, 1)

@@ -22,11 +22,11 @@ impl State {
         self.leave_stretch(compute, now);
         let context = self.samples.context();
         let events = self.events.entry(context).or_insert(Events::new());
-        let age = self.samples.age(events, now);
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        let age = self.samples.age(events, in_company, now);
         // One that waits for what is launched after it is not waited for. In another stream that is more likely, and little is
         // let through while nothing is known.
         let patience = if self.samples.are_known() || self.samples.is_in(asked.stream) { PATIENCE } else { BRIEFLY };
-        let in_company = pace.in_company.load(Ordering::Relaxed);
         let most = if in_company { DEEPEST_IN_COMPANY } else { DEEPEST_ALONE };
         if !self.samples.admits(most) && age <= patience {
             // Where so much is queued, nobody is late who comes back when some of it is done.
@@ -59,7 +59,8 @@ impl State {
     pub fn want_if_bound(&mut self, pace: &Pace, compute: &Compute<'_>, now: u64) {
         let in_company = pace.in_company.load(Ordering::Relaxed);
         let expected = |launches| self.probes.expected(launches);
-        if self.wish.consider(in_company, compute.priority(), expected, now) {
+        let takes_turns = || compute.is_wanted_by_others();
+        if self.wish.consider(in_company, takes_turns, compute.priority(), expected, now) {
             compute.wants_no_more();
         }
     }
@@ -76,6 +77,7 @@ impl State {
         if self.asking == 0 && !self.wish.waits.go_on() {
             self.samples.rest(self.events.entry(self.samples.context()).or_insert(Events::new()));
             self.probes.rest();
+            self.wish.waits.rest();
         }
     }
 

@@ -3,11 +3,25 @@
 //! Some of its launches are measured, a few in a row, a few dozen times a second: each has a mark of ours behind it, in the
 //! stream that it went into. The others, which pass without asking, are only counted, and taken to be like those.
 
+use ration_policy::Quickest;
 use ration_policy::sample::{self, Begin, Launched, Rate};
 
+use super::costs::Work;
 use super::free::DEEPEST_ALONE;
 use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
 use crate::driver::Stream;
+
+/// A launch that is measured.
+#[derive(Clone, Copy)]
+struct Measured {
+    work: Work,
+    /// When it had been sent, or that it came in time.
+    sent: u64,
+    /// The mark behind it.
+    event: Event,
+    /// The GPU had not passed the mark before it when it was sent, and had no pause between them.
+    follows: bool,
+}
 
 /// Launches in a row that are measured.
 struct Probe {
@@ -18,8 +32,8 @@ struct Probe {
     is_idle: bool,
     opened: u64,
     last: u64,
-    /// When each had been sent, or that it came in time, and the mark behind it: the first so many.
-    launches: [Option<(u64, Event)>; Probe::MOST],
+    /// The first so many.
+    launches: [Option<Measured>; Probe::MOST],
     count: usize,
     /// A mark behind the last of those, with nothing in between.
     extra: Option<Event>,
@@ -30,23 +44,44 @@ impl Probe {
     const MOST: usize = 16;
     const LONGEST: u64 = 2_000_000;
 
-    fn launches(&self) -> impl DoubleEndedIterator<Item = (u64, Event)> + Clone + '_ {
+    fn launches(&self) -> impl DoubleEndedIterator<Item = Measured> + Clone + '_ {
         self.launches.iter().copied().flatten()
     }
 
+    /// The mark behind the last launch.
+    fn behind(&self) -> Option<Event> {
+        self.launches().next_back().map(|launch| launch.event)
+    }
+
     fn last_mark(&self) -> Option<Event> {
-        self.extra.or_else(|| self.launches().next_back().map(|(_, event)| event))
+        self.extra.or_else(|| self.behind())
     }
 
     /// What a mark took that had nothing before it.
     fn mark(&self) -> Option<u64> {
-        let (_, last) = self.launches().next_back()?;
-        u64::try_from(elapsed(last, self.extra?)?).ok()
+        u64::try_from(elapsed(self.behind()?, self.extra?)?).ok()
     }
 
-    fn add(&mut self, sent: u64, event: Event) {
-        self.launches[self.count] = Some((sent, event));
+    fn add(&mut self, launch: Measured) {
+        self.launches[self.count] = Some(launch);
         self.count += 1;
+    }
+
+    /// When the GPU was done with each, by its own clock, after the mark before the first.
+    fn done(&self) -> [u64; Probe::MOST] {
+        let done = |launch: Measured| elapsed(self.begin, launch.event).and_then(|done| u64::try_from(done).ok());
+        self.launches.map(|launch| launch.and_then(done).unwrap_or(0))
+    }
+
+    /// What each took that the GPU began at once when it was done with the one before. `mark`: what a mark takes.
+    fn learn(&self, done: &[u64; Probe::MOST], mark: u64, quickest: &mut Quickest) {
+        let mut before = 0;
+        for (launch, &done) in self.launches().zip(done) {
+            if launch.follows && done > before {
+                quickest.learn(launch.work.number(), (done - before).saturating_sub(mark));
+            }
+            before = done;
+        }
     }
 }
 
@@ -63,6 +98,8 @@ pub struct Probes {
     looked: u64,
     /// What a mark takes by itself: the least that was seen.
     mark: u64,
+    /// What each kind of work takes by itself, for in company most measurements have the time of others in them.
+    quickest: Quickest,
     rate: Rate,
     /// Launches of work that is measured in another way.
     held: u64,
@@ -81,6 +118,7 @@ impl Probes {
             ending: None,
             looked: 0,
             mark: u64::MAX,
+            quickest: Quickest::new(),
             rate: Rate::new(),
             held: 0,
             metered: 0,
@@ -125,15 +163,16 @@ impl Probes {
     }
 
     /// It was launched.
-    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+    pub fn after(&mut self, context: usize, stream: Stream, work: Work, events: &mut Events, now: u64) {
         let Some(open) = &mut self.open else { return };
         if open.context == context && open.stream == stream {
             open.last = now;
             // Where the GPU has not even come to the first mark, it does not wait for this one.
             let is_early = !open.is_idle && !has_passed(open.begin);
             let sent = if is_early { open.opened } else { now };
+            let follows = !has_passed(open.behind().unwrap_or(open.begin));
             match events.take() {
-                Some(event) if record(event, stream) => open.add(sent, event),
+                Some(event) if record(event, stream) => open.add(Measured { work, sent, event, follows }),
                 event => {
                     events.give(event);
                     self.end();
@@ -181,18 +220,21 @@ impl Probes {
             self.mark = self.mark.min(mark);
         }
         if probe.count > 0 {
-            let launched = |(sent, event)| {
-                let done = elapsed(probe.begin, event).and_then(|done| u64::try_from(done).ok()).unwrap_or(0);
-                Launched { sent, done }
-            };
             // Until one was measured by itself, none takes anything.
             let mark = if self.mark == u64::MAX { 0 } else { self.mark };
+            let in_company = in_company();
+            let done = probe.done();
+            probe.learn(&done, mark, &mut self.quickest);
+            let launched = |(launch, &done): (Measured, &u64)| {
+                let known = if in_company { self.quickest.of(launch.work.number()) } else { None };
+                Launched { sent: launch.sent, done, at_most: known.unwrap_or(u64::MAX) }
+            };
             let begin = Begin { at: probe.opened, is_idle: probe.is_idle };
-            let time = sample::worked(begin, mark, probe.launches().map(launched));
+            let time = sample::worked(begin, mark, probe.launches().zip(&done).map(launched));
             let launches = probe.count as u64;
-            self.rate.learn(launches, time, in_company());
+            self.rate.learn(launches, time, in_company);
         }
-        events.give(probe.launches().map(|(_, event)| event).chain([probe.begin]).chain(probe.extra));
+        events.give(probe.launches().map(|launch| launch.event).chain([probe.begin]).chain(probe.extra));
     }
 
     /// A context is gone, and our events with it.
@@ -218,10 +260,16 @@ impl Probes {
         self.rate.lately(launches)
     }
 
-    /// Nothing was launched for a while: what comes next may be anything, and is measured.
-    pub fn rest(&mut self) {
+    /// What was known last was found in turns, or is what turns were wanted for: it is measured again.
+    pub fn decide_anew(&mut self) {
         self.due = true;
         self.rate.forget_last();
+    }
+
+    /// Nothing was launched for a while: what comes next may be anything, and is measured.
+    pub fn rest(&mut self) {
+        self.quickest.forget();
+        self.decide_anew();
     }
 
     /// Something was launched that is measured in another way.

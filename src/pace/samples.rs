@@ -34,8 +34,10 @@ pub struct Samples {
     count: u64,
     /// How many there were in the stream that is marked, since it last was.
     own: u64,
-    /// What a launch takes on average; 0: not known.
+    /// What a launch takes on average; 0: not known. In company, by the quickest of what was found last: in most of it the GPU worked
+    /// for others, too, and who is held up for that gives his time to them.
     cost: u64,
+    latest: [u64; Samples::LATEST],
     /// How often that was found since launches are watched.
     found: u32,
     /// How many launches in a row came when all that was marked before was done: the program waits for each.
@@ -56,6 +58,9 @@ impl Samples {
     const HABIT: u32 = 16;
     const ALWAYS: u32 = 64;
 
+    /// So much of what was found last counts in company.
+    const LATEST: usize = 4;
+
     /// None yet.
     pub const fn new() -> Samples {
         Samples {
@@ -67,6 +72,7 @@ impl Samples {
             count: 0,
             own: 0,
             cost: 0,
+            latest: [u64::MAX; Samples::LATEST],
             found: 0,
             awaited: 0,
             unmarked: 0,
@@ -115,7 +121,7 @@ impl Samples {
     }
 
     /// Sees how far the GPU has got. For how long the oldest of what was marked has been under way.
-    pub fn age(&mut self, events: &mut Events, now: u64) -> u64 {
+    pub fn age(&mut self, events: &mut Events, in_company: bool, now: u64) -> u64 {
         let again = now.saturating_sub(self.looked) >= BETWEEN_LOOKS;
         if again {
             self.looked = now;
@@ -127,7 +133,10 @@ impl Samples {
                 && sample.stream == before.stream
                 && let Some(took) = elapsed(before.event, sample.event)
             {
-                self.cost = cost_of_each(took.max(1) as u64, sample.count - before.count, sample.own);
+                let cost = cost_of_each(took.max(1) as u64, sample.count - before.count, sample.own);
+                self.latest.rotate_right(1);
+                self.latest[0] = cost;
+                self.cost = if in_company { self.latest.into_iter().fold(cost, u64::min) } else { cost };
                 self.found += 1;
             }
             events.give(self.passed.replace(sample).map(|before| before.event));
@@ -198,7 +207,7 @@ impl Samples {
     pub fn rest(&mut self, events: &mut Events) {
         if self.marks.is_empty() {
             self.begin_again(events);
-            self.cost = 0;
+            (self.cost, self.latest) = (0, [u64::MAX; Samples::LATEST]);
         }
     }
 

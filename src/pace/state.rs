@@ -72,6 +72,7 @@ pub struct Asked {
 pub struct Launched {
     pub context: usize,
     pub stream: Stream,
+    pub work: Work,
     pub ticket: Option<Ticket>,
     /// When the driver was asked to.
     pub called: u64,
@@ -117,8 +118,10 @@ impl State {
     }
 
     /// It was held up for so long.
-    pub fn was_held_up(&mut self, length: u64) {
-        self.wish.waits.waited(length);
+    pub fn was_held_up(&mut self, length: u64, now: u64) {
+        if length > 0 {
+            self.wish.waits.held_up(length, now);
+        }
     }
 
     /// What the launch has to do next.
@@ -137,7 +140,7 @@ impl State {
 
     /// It was launched. Whether the next one has to ask.
     pub fn after(&mut self, launched: &Launched, in_company: bool, now: u64) -> bool {
-        let Launched { context, stream, ticket, called } = *launched;
+        let Launched { context, stream, work, ticket, called } = *launched;
         self.launched = now;
         self.wish.waits.is_there(now);
         self.wish.waits.launched();
@@ -152,7 +155,7 @@ impl State {
             self.probes.is_held();
         } else {
             self.samples.after(context, stream, events, in_company, now);
-            self.probes.after(context, stream, events, now);
+            self.probes.after(context, stream, work, events, now);
         }
         let is_held = self.stretch.is_some() || self.wish.is_there() || self.probes.is_open();
         let is_watched = is_held || if in_company { !self.may_look_away(now) } else { !self.samples.are_short() };
@@ -291,7 +294,8 @@ impl State {
     }
 
     pub fn wants_no_more(&mut self, compute: &Compute<'_>) {
-        self.wish.end();
+        self.wish.end(sys::nanoseconds());
+        self.probes.decide_anew();
         compute.wants_no_more();
     }
 
@@ -302,7 +306,8 @@ impl State {
         let events = self.events.entry(stretch.context).or_insert(Events::new());
         let (by_itself, launches) = (lost.is_none() && !was_beside, stretch.launches());
         let measured = stretch.settle(by_itself, events);
-        if by_itself {
+        // Between two of its turns' launches the GPU may have worked for those that take none.
+        if by_itself && !compute.is_beside_free_ones(sys::nanoseconds()) {
             self.probes.learn(launches, measured, compute.company(sys::nanoseconds()).0);
         }
         let gpu = match lost {
@@ -331,17 +336,21 @@ impl State {
                 // Whoever has work under way hands over.
             } else if now.saturating_sub(self.launched) > FORGOTTEN {
                 compute.rests(now);
-                self.wish.end_for_now(now);
+                let expected = |launches| self.probes.expected(launches);
+                self.wish.end_for_now(expected, now);
                 compute.wants_no_more();
             } else if compute.is_holder() && compute.whose_turn(now) == Whose::Mine(0) {
                 self.end_turn(compute, now);
             }
         }
         let context = self.samples.context();
-        let under_way = self.samples.age(self.events.entry(context).or_insert(Events::new()), now);
-        let is_under_way = !self.wish.is_there() && under_way > 0 && pace.in_company.load(Ordering::Relaxed);
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        let under_way = self.samples.age(self.events.entry(context).or_insert(Events::new()), in_company, now);
+        let is_under_way = !self.wish.is_there() && under_way > 0 && in_company;
         if is_under_way {
-            self.wish.waits.look(now.saturating_sub(self.launched), now);
+            // A launch that waits counts by itself.
+            let paused = if self.asking == 0 { now.saturating_sub(self.launched) } else { 0 };
+            self.wish.waits.look(paused, now);
             self.want_if_bound(pace, compute, now);
         }
         const SOON: u64 = 50_000;

@@ -39,21 +39,23 @@ impl Wish {
         }
     }
 
-    /// Finds out whether turns are wanted from now on, and says whether that is over. `expected`: how long the GPU takes for so
-    /// many of its launches, if that is known.
+    /// Finds out whether turns are wanted from now on, and says whether that is over. `takes_turns`: whether any of the others wants
+    /// some. `expected`: how long the GPU takes for so many of its launches, if that is known.
     pub fn consider(
         &mut self,
         in_company: bool,
+        takes_turns: impl FnOnce() -> bool,
         priority: Priority,
         expected: impl FnOnce(u64) -> Option<u64>,
         now: u64,
     ) -> bool {
         let begins = |wish: &mut Wish| {
-            priority == Priority::Latency || now < wish.bound_until || wish.waits.are_many(expected, now)
+            let is_back = now < wish.bound_until && takes_turns();
+            priority == Priority::Latency || is_back || wish.waits.are_many(expected, now)
         };
         match (self.wanting, in_company) {
             (true, false) => {
-                self.end();
+                self.end(now);
                 return true;
             }
             (false, true) if begins(self) => {
@@ -66,17 +68,19 @@ impl Wish {
         false
     }
 
-    /// Turns are of no more use.
-    pub fn end(&mut self) {
+    /// Turns are of no more use. How it waited in them says nothing about how it waits without.
+    pub fn end(&mut self, now: u64) {
         (self.wanting, self.bound_until) = (false, 0);
+        self.waits.start(now);
     }
 
     /// Nothing was launched for a while. The program may have been stopped, or the whole machine: its launches are not to come
-    /// in between those of others until it is found out again what it is.
-    pub fn end_for_now(&mut self, now: u64) {
+    /// in between those of others until it is found out again what it is; unless it is known to be none that is bound.
+    pub fn end_for_now(&mut self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) {
         /// If it launches again within this time, it wants turns.
         const REMEMBERED: u64 = 200_000_000;
-        (self.wanting, self.bound_until) = (false, now + REMEMBERED);
+        let is_bound = !self.waits.sends_slowly(expected, now);
+        (self.wanting, self.bound_until) = (false, if is_bound { now + REMEMBERED } else { 0 });
     }
 
     /// A turn has ended. Whether it was of no use: the program did not wait for the GPU, though it had it.
@@ -105,7 +109,7 @@ mod tests {
     /// Whether turns are wanted at this time; it is said if that is over, and only then.
     fn wanted(wish: &mut Wish, in_company: bool, now: u64) -> bool {
         let before = wish.is_there();
-        let is_over = wish.consider(in_company, Priority::Normal, |_| None, now);
+        let is_over = wish.consider(in_company, || true, Priority::Normal, |_| None, now);
         assert_eq!(is_over, before && !wish.is_there());
         wish.is_there()
     }
@@ -114,7 +118,7 @@ mod tests {
     fn waiting(until: u64) -> Wish {
         let mut wish = Wish::new();
         wish.waits.start(0);
-        wish.waits.waited(until);
+        wish.waits.held_up(until, until);
         wish
     }
 
@@ -131,7 +135,7 @@ mod tests {
     #[test]
     fn who_is_in_a_hurry_wants_them_at_once() {
         let mut wish = Wish::new();
-        assert!(!wish.consider(true, Priority::Latency, |_| None, 1) && wish.is_there());
+        assert!(!wish.consider(true, || false, Priority::Latency, |_| None, 1) && wish.is_there());
         wish.waits.start(MS);
         assert!(!wish.is_over_with_turn(Priority::Latency, 30 * MS), "however little of a turn it needs");
     }
@@ -140,21 +144,39 @@ mod tests {
     fn who_was_stopped_wants_them_when_it_is_back() {
         let mut wish = waiting(20 * MS);
         assert!(wanted(&mut wish, true, 20 * MS));
-        wish.end_for_now(50 * MS);
+        let unknown = |_| None;
+        wish.end_for_now(unknown, 50 * MS);
         assert!(!wish.is_there());
         assert!(wanted(&mut wish, true, 249 * MS));
-        wish.end_for_now(250 * MS);
+        wish.end_for_now(unknown, 250 * MS);
         assert!(!wanted(&mut wish, true, 451 * MS), "but not for ever");
-        wish.end_for_now(460 * MS);
-        wish.end();
+        wish.end_for_now(unknown, 460 * MS);
+        assert!(!wish.consider(true, || false, Priority::Normal, unknown, 461 * MS));
+        assert!(!wish.is_there(), "nor if nobody takes turns any more");
+        wish.end(461 * MS);
         assert!(!wanted(&mut wish, true, 461 * MS), "nor if it is known that they are of no use");
+    }
+
+    #[test]
+    fn who_wanted_them_by_mistake_does_not_when_it_is_back() {
+        let mut wish = waiting(20 * MS);
+        assert!(wanted(&mut wish, true, 20 * MS));
+        wish.waits.held_up(80 * MS, 100 * MS);
+        wish.end(110 * MS);
+        assert!(!wanted(&mut wish, true, 110 * MS), "and by what it waited for in turns it is not judged");
+        let mut wish = waiting(20 * MS);
+        assert!(wanted(&mut wish, true, 20 * MS));
+        (0..100).for_each(|_| wish.waits.launched());
+        // In 10 ms it has sent what the GPU does in 1.
+        wish.end_for_now(|launches| Some(launches * MS / 100), 30 * MS);
+        assert!(!wanted(&mut wish, true, 35 * MS));
     }
 
     #[test]
     fn turns_that_are_not_needed_or_not_contested_are_of_no_use() {
         let mut wish = waiting(20 * MS);
         assert!(wanted(&mut wish, true, 20 * MS));
-        wish.waits.waited(10 * MS);
+        wish.waits.held_up(10 * MS, 40 * MS);
         assert!(!wish.is_over_with_turn(Priority::Normal, 40 * MS), "it waited for half of it");
         assert!(wish.is_over_with_turn(Priority::Normal, 60 * MS), "and now for nothing");
         assert!(!wish.is_uncontested(false, 110 * MS), "not for long");

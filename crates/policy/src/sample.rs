@@ -7,6 +7,8 @@ pub struct Launched {
     pub sent: u64,
     /// How long after the mark before the first of them the GPU was done with it, by its own clock.
     pub done: u64,
+    /// It takes no longer than this, as is known from others like it.
+    pub at_most: u64,
 }
 
 /// The mark before the first of some launches.
@@ -31,14 +33,16 @@ impl Begin {
 }
 
 /// How long the GPU worked on launches that followed each other in one stream. One that comes later than the one before it is
-/// done begins when it comes. `mark`: what the mark behind each takes by itself.
+/// done begins when it comes. `mark`: what the mark behind each takes by itself. What one took longer than it can have taken, the
+/// GPU did for others.
 pub fn worked(begin: Begin, mark: u64, launches: impl Iterator<Item = Launched> + Clone) -> u64 {
     let passed = begin.passed(launches.clone());
     let (mut total, mut free) = (0u64, 0u64);
     for (number, launch) in launches.enumerate() {
         // In a stream that was busy, the first had come before the GPU passed the mark.
         let came = if number > 0 || begin.is_idle { launch.sent.saturating_sub(passed) } else { 0 };
-        total = total.saturating_add(launch.done.saturating_sub(free.max(came).saturating_add(mark)));
+        let took = launch.done.saturating_sub(free.max(came).saturating_add(mark));
+        total = total.saturating_add(took.min(launch.at_most));
         free = free.max(launch.done);
     }
     total
@@ -159,7 +163,7 @@ mod tests {
     const US: u64 = 1000;
 
     fn launched(times: &[(u64, u64)]) -> impl Iterator<Item = Launched> + Clone + '_ {
-        times.iter().map(|(sent, done)| Launched { sent: sent * US, done: done * US })
+        times.iter().map(|(sent, done)| Launched { sent: sent * US, done: done * US, at_most: u64::MAX })
     }
 
     const IDLE: Begin = Begin { at: 100 * US, is_idle: true };
@@ -173,6 +177,16 @@ mod tests {
         assert_eq!(worked(IDLE, US, launches.clone()), 27 * US, "nor are our marks");
         assert_eq!(worked(IDLE, 11 * US, launches), 0);
         assert_eq!(worked(IDLE, 0, launched(&[])), 0);
+    }
+
+    #[test]
+    fn what_the_gpu_did_for_others_is_not_work() {
+        // Each takes 10 us, and others have the GPU for 2 ms before the third.
+        let launches = || launched(&[(101, 10), (102, 20), (103, 2030), (104, 2040)]);
+        let known = |at_most| launches().map(move |launch| Launched { at_most, ..launch });
+        assert_eq!(worked(BUSY, 0, launches()), 2040 * US);
+        assert_eq!(worked(BUSY, 0, known(11 * US)), 41 * US);
+        assert_eq!(worked(IDLE, 0, known(3000 * US)), worked(IDLE, 0, launches()), "long ones may take that long");
     }
 
     #[test]

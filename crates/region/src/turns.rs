@@ -425,6 +425,11 @@ impl Compute<'_> {
         (is_shared, is_shared.then(|| RULES.flight(self.others(now), now)).flatten())
     }
 
+    /// Whether any of them does not want turns at present: the GPU does what they send, whosever turn it is.
+    pub fn is_beside_free_ones(&self, now: u64) -> bool {
+        self.others(now).any(|(_, wanted)| wanted < now)
+    }
+
     /// What the container asks for, and how urgently; where nobody has said so yet.
     pub fn begin_with_request(&self, request: Option<Share>, urgency: Priority) {
         let begin = |which: usize, value: u64| {
