@@ -131,8 +131,8 @@ impl Moment {
     }
 }
 
-/// Says what was seen, if it is as it should be.
-pub fn expect(text: &mut String, mut attempt: impl FnMut() -> (String, bool)) {
+/// Says what was seen, if it is as it should be. Whether it was so at once: if not, the machine may have stood still.
+pub fn expect(text: &mut String, mut attempt: impl FnMut() -> (String, bool)) -> bool {
     let mut seen = Vec::new();
     let judged = until_good(
         || {
@@ -144,8 +144,9 @@ pub fn expect(text: &mut String, mut attempt: impl FnMut() -> (String, bool)) {
     );
     let Some((line, is_right)) = judged else {
         let _ = writeln!(text, "not judged: {}", seen.join("\n"));
-        return;
+        return false;
     };
     assert!(is_right, "{text}{}", seen.join("\n"));
     let _ = writeln!(text, "{line}");
+    seen.len() == 1
 }
