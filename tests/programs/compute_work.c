@@ -16,6 +16,7 @@
  *                launch takes 15 us of the host's time
  *     poll       one kernel at a time, asked for until it is done
  *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
+ *     products   the same, sixteen at a time, with an event of its own behind 512, of which no more than three are not waited for
  *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
  *                the GPU to do, and then twenty that do not; queued deep
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
@@ -61,6 +62,28 @@ static void *one_thread(void *unused) {
     while (now() < end) launch(stream);
     OK(cuStreamSynchronize(stream));
     return unused;
+}
+
+/* The host has something else to do for so many seconds; for most of a longer time, something that needs no processor. */
+static void be_busy(double seconds) {
+    double until = now() + seconds;
+    if (seconds > 200e-6) usleep((seconds - 100e-6) * 1e6);
+    while (now() < until) {}
+}
+
+/* So many launches and an event of its own, again and again; of these, no more than three are not waited for. So many are
+ * launched at a time, and each takes so many seconds of the host's time. */
+static void in_batches(CUstream stream, int launches_each, int at_a_time, double each) {
+    CUevent marks[3];
+    for (int i = 0; i < 3; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
+    for (unsigned long batch = 0; now() < end; batch++) {
+        if (batch >= 3) OK(cuEventSynchronize(marks[batch % 3]));
+        for (int i = 0; i < launches_each; i++) {
+            if (i % at_a_time == 0) be_busy(at_a_time * each);
+            launch(stream);
+        }
+        OK(cuEventRecord(marks[batch % 3], stream));
+    }
 }
 
 int main(int argc, char **argv) {
@@ -116,16 +139,9 @@ int main(int argc, char **argv) {
             OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "ahead")) {
-        CUevent marks[3];
-        for (int i = 0; i < 3; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
-        for (unsigned long batch = 0; now() < end; batch++) {
-            if (batch >= 3) OK(cuEventSynchronize(marks[batch % 3]));
-            for (int i = 0; i < 25; i++) {
-                for (double next = now() + 15e-6; now() < next;) {}
-                launch(stream);
-            }
-            OK(cuEventRecord(marks[batch % 3], stream));
-        }
+        in_batches(stream, 25, 1, 15e-6);
+    } else if (!strcmp(shape, "products")) {
+        in_batches(stream, 512, 16, 30e-6);
     } else if (!strcmp(shape, "poll")) {
         while (now() < end) {
             CUresult code;
