@@ -27,6 +27,8 @@ const WINDOW: u64 = 10_000_000;
 const GLANCE: u64 = 1_000_000;
 /// A program with work under way that launches nothing for so long waits for it.
 const PAUSE: u64 = 200_000;
+/// Of one that is not seen for so long it is not known what it does.
+const AWAY: u64 = 3_000_000;
 
 impl Waits {
     /// Not at all.
@@ -42,7 +44,6 @@ impl Waits {
     /// The program asks, or has launched something, or has waited. Time in which it did nothing of that says nothing about it: it
     /// may have been stopped, or the whole machine.
     pub fn is_there(&mut self, now: u64) {
-        const AWAY: u64 = 3_000_000;
         let away = now.saturating_sub(self.seen.max(self.since));
         if away > AWAY && self.waiting == 0 {
             self.since += away;
@@ -83,11 +84,13 @@ impl Waits {
         self.waiting > 0
     }
 
-    /// There is work under way, and the last launch was so long ago.
+    /// There is work under way, and the last launch was so long ago. Time that counts here is not taken for time away: of one that
+    /// pauses between launches it would count twice. (Who is stopped is not looked at meanwhile, either.)
     pub fn look(&mut self, paused: u64, now: u64) {
         let passed = now.saturating_sub(self.looked.max(self.since));
-        if self.waiting == 0 && paused > PAUSE {
+        if self.waiting == 0 && paused > PAUSE && passed <= AWAY {
             self.waited(passed.min(paused), now);
+            self.seen = now;
         }
         self.looked = now;
     }
@@ -281,6 +284,34 @@ mod tests {
     }
 
     #[test]
+    fn who_has_something_else_to_do_in_between_is_not_bound() {
+        const EACH: u64 = 14_000;
+        // Hundred launches, each of which takes so long to send, and then something else for 6 ms, with work under way.
+        let is_bound = |sending: u64| {
+            let mut waits = Waits::new();
+            let mut now = MS;
+            waits.start(now);
+            (0..100).any(|_| {
+                let mut is_bound = false;
+                for _ in 0..100 {
+                    now += sending;
+                    waits.is_there(now);
+                    waits.launched();
+                    is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
+                }
+                for paused in 1..=6 {
+                    now += MS;
+                    waits.look(paused * MS, now);
+                    is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
+                }
+                is_bound
+            })
+        };
+        assert!(!is_bound(30_000));
+        assert!(is_bound(5_000), "it sends them in less than they take, and may be asking all the time");
+    }
+
+    #[test]
     fn who_asks_again_and_again_waits_too() {
         let mut waits = Waits::new();
         waits.start(MS);
@@ -319,6 +350,14 @@ mod tests {
         assert!(!waits.are_few(41 * MS), "38 ms are gone");
         (42..46).for_each(|at| waits.is_there(at * MS));
         assert!(waits.are_few(46 * MS), "and these are not");
+        // Whoever was to look at it was stopped, too.
+        waits.start(50 * MS);
+        waits.is_there(50 * MS);
+        (51..=52).for_each(|at| waits.look(at * MS - 50 * MS, at * MS));
+        waits.look(40 * MS, 90 * MS);
+        waits.is_there(91 * MS);
+        (92..=96).for_each(|at| waits.is_there(at * MS));
+        assert!(waits.are_few(97 * MS), "2 ms of 7 it had work under way and launched nothing, and 39 do not count");
         // One that is in a call that waits is not away.
         waits.start(50 * MS);
         waits.begin();
