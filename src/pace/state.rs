@@ -306,9 +306,10 @@ impl State {
         let events = self.events.entry(stretch.context).or_insert(Events::new());
         let (by_itself, launches) = (lost.is_none() && !was_beside, stretch.launches());
         let measured = stretch.settle(by_itself, events);
+        let now = sys::nanoseconds();
         // Between two of its turns' launches the GPU may have worked for those that take none.
-        if by_itself && !compute.is_beside_free_ones(sys::nanoseconds()) {
-            self.probes.learn(launches, measured, compute.company(sys::nanoseconds()).0);
+        if by_itself && !compute.is_beside_free_ones(now) {
+            self.probes.learn(launches, measured, compute.company(now).0);
         }
         let gpu = match lost {
             // What it took and what others took meanwhile are in one; and so are two switches of 0.15 ms for each of its time
@@ -321,7 +322,7 @@ impl State {
             None if was_beside && is_known => measured.min(expected),
             None => measured,
         };
-        compute.charge(opened, sys::nanoseconds(), gpu);
+        compute.charge(opened, now, gpu);
         self.charged += 1;
     }
 
