@@ -16,7 +16,8 @@
  *                launch takes 15 us of the host's time
  *     poll       one kernel at a time, asked for until it is done
  *     slow       kernels that are launched more slowly than the GPU does them: 30 us of the host's time between two
- *     products   the same, sixteen at a time, with an event of its own behind 512, of which no more than three are not waited for
+ *     products   the same, sixteen at a time, with an event of its own behind 512, of which no more than three are not waited for;
+ *                every 8 ms, about, there is something else to do for 3 to 7
  *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
  *                the GPU to do, and then twenty that do not; queued deep
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
@@ -72,14 +73,16 @@ static void be_busy(double seconds) {
 }
 
 /* So many launches and an event of its own, again and again; of these, no more than three are not waited for. So many are
- * launched at a time, and each takes so many seconds of the host's time. */
-static void in_batches(CUstream stream, int launches_each, int at_a_time, double each) {
+ * launched at a time, and each takes so many seconds of the host's time; `pauses`: now and then it has something else to do for
+ * some milliseconds. */
+static void in_batches(CUstream stream, int launches_each, int at_a_time, double each, int pauses) {
     CUevent marks[3];
     for (int i = 0; i < 3; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
     for (unsigned long batch = 0; now() < end; batch++) {
         if (batch >= 3) OK(cuEventSynchronize(marks[batch % 3]));
         for (int i = 0; i < launches_each; i++) {
             if (i % at_a_time == 0) be_busy(at_a_time * each);
+            if (pauses && i % 64 == 0 && rand() % 4 == 0) usleep(3000 + rand() % 4000);
             launch(stream);
         }
         OK(cuEventRecord(marks[batch % 3], stream));
@@ -139,9 +142,9 @@ int main(int argc, char **argv) {
             OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "ahead")) {
-        in_batches(stream, 25, 1, 15e-6);
+        in_batches(stream, 25, 1, 15e-6, 0);
     } else if (!strcmp(shape, "products")) {
-        in_batches(stream, 512, 16, 30e-6);
+        in_batches(stream, 512, 16, 30e-6, 1);
     } else if (!strcmp(shape, "poll")) {
         while (now() < end) {
             CUresult code;
