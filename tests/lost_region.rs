@@ -15,6 +15,7 @@ mod container;
 mod support;
 
 use container::{GIB, MIB, Regions, Session, busy_share, inside, look};
+use support::tries::until_good;
 use support::{Machine, compile, report};
 
 const CAP: u64 = 2 * GIB;
@@ -235,12 +236,8 @@ fn share_after(program: &Path, damage: fn(&Path), is_lost: bool) -> Result<(), S
 fn a_limit_on_gpu_time_is_kept_by_a_process_that_is_alone_with_it() {
     let program = compile("compute_work");
     every_damage("lost-region-compute", |(_, is_lost, damage)| {
-        // A machine that stands still for a while cannot show what is shown here: three tries.
-        let mut verdict = share_after(&program, *damage, *is_lost);
-        for _ in 0..2 {
-            verdict = verdict.or_else(|_| share_after(&program, *damage, *is_lost));
-        }
-        verdict
+        // A machine that stands still for a while cannot show what is shown here.
+        until_good(|| share_after(&program, *damage, *is_lost), Result::is_ok).unwrap_or(Ok(()))
     });
 }
 
