@@ -7,7 +7,6 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 mod support;
-use support::tries::until_good;
 use support::{Machine, compile, report};
 
 const PROCESSES: usize = 16;
@@ -105,10 +104,15 @@ fn hammer(program: &Path) -> (u64, u64, String) {
 #[test]
 fn sixteen_processes_killed_at_random_leave_nothing_behind() {
     let program = compile("hammer");
-    let hits_hard = |(killed, calls, _): &(u64, u64, String)| *killed > 300 && *calls > 100_000;
-    let Some((killed, calls, text)) = until_good(|| hammer(&program), hits_hard) else { return };
-    report("hammer", &text);
-    assert!(hits_hard(&(killed, calls, text)), "the hammer hardly hit: {killed} kills, {calls} calls");
+    let mut last = (0, 0);
+    // Where others use the machine, too, one minute may not be enough.
+    let hits_hard = (0..3).any(|_| {
+        let (killed, calls, text) = hammer(&program);
+        report("hammer", &text);
+        last = (killed, calls);
+        killed > 300 && calls > 100_000
+    });
+    assert!(hits_hard, "the hammer hardly hit, three times: {} kills, {} calls", last.0, last.1);
 }
 
 fn fail(child: &mut Child, seed: u64) -> ! {
