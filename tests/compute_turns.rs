@@ -185,11 +185,12 @@ fn time_that_nobody_else_wants_is_had_by_who_can_use_it() {
 
 /// How long a container goes on without a pause of ten milliseconds beside a visitor that wants three quarters, from the
 /// visitor's first kernel but for a few short ones, in milliseconds of the GPU's clock.
-fn until_a_turn(program: &Path) -> f64 {
+fn until_a_turn(program: &Path, shape: &'static str) -> f64 {
     let (machine, regions) = (Machine::new(), Regions::new());
     let world = machine.world();
+    let visits = start(&machine, &regions, program, 1, &member(75.0, shape, "500"), &[]);
+    std::thread::sleep(Duration::from_millis(100));
     let stays = start(&machine, &regions, program, 0, &member(25.0, "queue", "500"), &[]);
-    let visits = start(&machine, &regions, program, 1, &member(75.0, "visit", "500"), &[]);
     let mut came = None;
     let (mut last, mut since) = (0, 0);
     for _ in 0..800 {
@@ -212,14 +213,17 @@ fn until_a_turn(program: &Path) -> f64 {
 }
 
 /// A program that sets itself up with short kernels, rests, and then sends long ones is not taken for one that sends short
-/// ones: then it would queue hundreds of them before anybody knows better.
+/// ones: then it would queue hundreds of them before anybody knows better. However few the short ones were: what is measured of
+/// them may be known only when the long ones come.
 #[test]
 fn who_comes_with_long_kernels_after_short_ones_takes_turns_soon() {
     let program = compile("compute_work");
-    let is_good = |took: &f64| *took < 120.0;
-    let Some(took) = until_good(|| until_a_turn(&program), is_good) else { return };
-    report("compute-visitor-comes", &format!("the first turn of one that comes begins after {took:.0} ms\n"));
-    assert!(is_good(&took), "the first turn of one that comes begins after {took:.0} ms");
+    let is_good = |took: &[f64; 2]| took.iter().all(|took| *took < 120.0);
+    let Some(took) = until_good(|| ["visit", "call"].map(|shape| until_a_turn(&program, shape)), is_good) else {
+        return;
+    };
+    report("compute-visitor-comes", &format!("the first turn of one that comes begins after {took:.0?} ms\n"));
+    assert!(is_good(&took), "the first turn of one that comes begins after {took:.0?} ms");
 }
 
 /// What requests took at the median, in microseconds, while they were answered alone or beside one that wants all; and what

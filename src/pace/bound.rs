@@ -106,17 +106,21 @@ impl Waits {
             return false;
         }
         let many = self.waited > passed / 10 * 6 && !self.sends_slowly(expected, now);
-        let (sending, launches) = self.sent_until(now);
-        self.sent = (sending / 2, launches / 2);
+        // A window in which nothing was sent tells nothing about how it is.
+        if self.launches > 0 {
+            let (sending, launches) = self.sent_until(now);
+            self.sent = (sending / 2, launches / 2);
+        }
         self.start(now);
         many
     }
 
-    /// Whether the program takes longer to send its work than the GPU takes to do it. `expected` as above: nothing is known, and
-    /// nothing is said.
+    /// Whether the program takes longer to send its work than the GPU takes to do it. `expected` as above: where nothing is known,
+    /// or was sent, nothing is said.
     pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let (sending, launches) = self.sent_until(now);
-        now.saturating_sub(self.since) >= GLANCE && expected(launches).is_some_and(|gpu| gpu < sending)
+        let is_told = now.saturating_sub(self.since) >= GLANCE && launches > 0;
+        is_told && expected(launches).is_some_and(|gpu| gpu < sending)
     }
 
     /// How long it took to send how many launches.
@@ -281,6 +285,39 @@ mod tests {
         };
         assert_eq!(until_bound(30_000, 1000 * MS), None);
         assert!(until_bound(5_000, 1000 * MS) <= Some(50 * MS), "one that sends them in less than they take");
+    }
+
+    #[test]
+    fn who_has_sent_nothing_for_long_is_what_it_was() {
+        const EACH: u64 = 500_000;
+        // Each of sixteen launches takes so long to send; then it waits for hundreds of milliseconds, as long as the hardware has
+        // others' work to do.
+        let is_bound = |sending: u64, windows: u64| {
+            let mut waits = Waits::new();
+            let mut now = MS;
+            waits.start(now);
+            for _ in 0..16 {
+                now += sending;
+                waits.is_there(now);
+                waits.launched();
+            }
+            (0..windows)
+                .map(|_| {
+                    // All but a microsecond.
+                    now += 10 * MS;
+                    waits.held_up(10 * MS - 1_000, now);
+                    waits.are_many(|launches| Some(launches * EACH), now)
+                })
+                .last()
+        };
+        for windows in [1, 2, 5, 30] {
+            assert_eq!(is_bound(10_000, windows), Some(true), "after {windows}");
+            assert_eq!(is_bound(600_000, windows), Some(false), "after {windows}");
+        }
+        let mut waits = Waits::new();
+        waits.start(MS);
+        waits.held_up(9 * MS, 11 * MS);
+        assert!(waits.are_many(|launches| Some(launches * EACH), 11 * MS), "one that has sent nothing at all");
     }
 
     #[test]

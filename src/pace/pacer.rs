@@ -100,13 +100,13 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         used = touched.or(used);
         let looks_around = now >= company_at || sleeps == DOZES && touched.is_some();
         let launched = if looks_around { counts.more() } else { [0; 3] };
-        let is_busy = launched != [0; 3] || touched.is_some();
+        let mut is_busy = launched != [0; 3] || touched.is_some();
         let (mut until, mut ringing): (u64, Option<(&'static Slice, u32)>) = (u64::MAX, None);
         for slice in ledger::all() {
             let bell = slice.compute().bell();
             if looks_around {
                 let is_used = used.is_some_and(|used| std::ptr::eq(used, slice));
-                slice.pace.look_around(slice, if is_used { launched } else { [0; 3] }, now);
+                is_busy |= slice.pace.look_around(slice, if is_used { launched } else { [0; 3] }, now);
             }
             INSIDE.store(true, Ordering::SeqCst);
             if !STOPPED.load(Ordering::SeqCst) {
@@ -168,19 +168,20 @@ impl Counts {
 }
 
 impl Pace {
-    /// Sees who else uses the GPU, and whether launches have to ask.
-    fn look_around(&self, slice: &Slice, [kernels, graphs, copies]: [u64; 3], now: u64) {
+    /// Sees who else uses the GPU, and whether launches have to ask. Says whether a launch is held up, or work is under way: then
+    /// the next look is not to be late, though nothing is launched.
+    fn look_around(&self, slice: &Slice, [kernels, graphs, copies]: [u64; 3], now: u64) -> bool {
         // From now on, at the latest, whatever is launched is held up by words that mean something.
         slice.has_a_place();
         let compute = slice.compute();
         let launches = kernels + graphs + copies;
         let is_used = self.touched.swap(false, Ordering::Relaxed) || launches > 0;
-        let left = self.state.with(|state| {
+        let (left, is_asked) = self.state.with(|state| {
             state.meter(&compute, launches, now);
             if !is_used {
                 state.rest();
             }
-            state.left(now)
+            (state.left(now), state.asking > 0)
         });
         compute.launched(kernels, graphs, left);
         if is_used {
@@ -195,6 +196,7 @@ impl Pace {
         if !self.state.with(|state| state.wish.glances.may_skip(is_as_before)) {
             self.gate();
         }
+        left > 0 || is_asked
     }
 
     fn tick(&self, slice: &Slice, now: u64) -> (u64, bool) {

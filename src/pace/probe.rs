@@ -37,6 +37,8 @@ struct Probe {
     count: usize,
     /// A mark behind the last of those, with nothing in between.
     extra: Option<Event>,
+    /// Nothing was launched for a while since then: what comes next need not be like these.
+    is_past: bool,
 }
 
 impl Probe {
@@ -159,6 +161,7 @@ impl Probes {
             launches: [None; Probe::MOST],
             count: 0,
             extra: None,
+            is_past: false,
         });
     }
 
@@ -233,6 +236,9 @@ impl Probes {
             let time = sample::worked(begin, mark, probe.launches().zip(&done).map(launched));
             let launches = probe.count as u64;
             self.rate.learn(launches, time, in_company);
+            if probe.is_past {
+                self.rate.forget_last();
+            }
         }
         events.give(probe.launches().map(|launch| launch.event).chain([probe.begin]).chain(probe.extra));
     }
@@ -266,8 +272,13 @@ impl Probes {
         self.rate.forget_last();
     }
 
-    /// Nothing was launched for a while: what comes next may be anything, and is measured.
+    /// Nothing was launched for a while: what comes next may be anything, and is measured. What the last ones took may be known
+    /// only later.
     pub fn rest(&mut self) {
+        self.end();
+        if let Some(probe) = &mut self.ending {
+            probe.is_past = true;
+        }
         self.quickest.forget();
         self.decide_anew();
     }

@@ -4,6 +4,7 @@
  *     queue      kernels, queued deep
  *     visit      a kernel of 2 us and a copy of 8 bytes, waited for, twenty times; nothing for
  *                1.2 s; then kernels, 160 of them queued
+ *     call       the same, with only three of the short ones
  *     sync       one kernel at a time, waited for
  *     streams    four streams, queued deep
  *     quarters   the same, where each kernel fills a quarter of the GPU
@@ -98,7 +99,8 @@ int main(int argc, char **argv) {
     }
     const char *shape = argv[1];
     double us = atof(argv[2]);
-    double brief_ns = strcmp(shape, "visit") ? us * 25 : 2000;
+    int is_call = !strcmp(shape, "call"), is_visit = is_call || !strcmp(shape, "visit");
+    double brief_ns = is_visit ? 2000 : us * 25;
     int is_in_quarters = !strcmp(shape, "quarters");
     const char *kernels = "ration-sim-image 1\nkernel k time=%.0fns width=%d%%\nkernel b time=%.0fns\n";
     snprintf(image, sizeof image, kernels, us * 1000, is_in_quarters ? 25 : 100, brief_ns);
@@ -114,10 +116,10 @@ int main(int argc, char **argv) {
     end = now() + atof(argv[3]);
     if (!strcmp(shape, "queue")) {
         while (now() < end) launch(stream);
-    } else if (!strcmp(shape, "visit")) {
+    } else if (is_visit) {
         CUdeviceptr place;
         OK(cuMemAlloc_v2(&place, 8));
-        for (int i = 0; i < 20; i++) {
+        for (int i = 0; i < (is_call ? 3 : 20); i++) {
             char bytes[8];
             OK(cuLaunchKernel(brief, 132, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
             OK(cuStreamSynchronize(stream));
