@@ -83,8 +83,13 @@ fn busy(world: &World) -> (BTreeMap<u64, u64>, u64) {
 
 /// What each got of the GPU's time, in per cent.
 fn shares(world: &World, sessions: &[Session], window: Duration) -> Vec<f64> {
+    shares_while(world, sessions, || std::thread::sleep(window))
+}
+
+/// The same while something goes on.
+fn shares_while(world: &World, sessions: &[Session], window: impl FnOnce()) -> Vec<f64> {
     let (before, began) = busy(world);
-    std::thread::sleep(window);
+    window();
     let (after, ended) = busy(world);
     let of = |session: &Session| {
         let pid = u64::from(session.child.id());
@@ -312,6 +317,36 @@ fn batch_takes_what_is_left_and_does_not_starve() {
     let is_good = |got: &Vec<f64>| (1.0..12.0).contains(&got[0]) && got.iter().sum::<f64>() > 95.0;
     let Some(got) = until_good(attempt, is_good) else { return };
     assert!(is_good(&got), "batch and normal, half each if they were alike: {got:.1?}");
+}
+
+/// What two have that want half of the GPU each, of which the first has no processor for 30 of every 100 ms, as a container that
+/// has used up its quota of processor time.
+fn beside_one_without_a_processor(program: &Path) -> Vec<f64> {
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let sessions = [0, 1].map(|number| start(&machine, &regions, program, number, &member(50.0, "queue", "500"), &[]));
+    std::thread::sleep(Duration::from_millis(300));
+    shares_while(&machine.world(), &sessions, || {
+        for _ in 0..WINDOW.as_millis() / 100 {
+            sessions[0].signal(libc::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(30));
+            sessions[0].signal(libc::SIGCONT);
+            std::thread::sleep(Duration::from_millis(70));
+        }
+    })
+}
+
+/// The other one has the GPU meanwhile, and not only when a turn is over or has become a long one.
+#[test]
+fn who_has_no_processor_does_not_keep_the_gpu() {
+    let program = compile("compute_work");
+    let is_good = |got: &Vec<f64>| got[0] > 33.0 && got.iter().sum::<f64>() > 92.0;
+    let Some(got) = until_good(|| beside_one_without_a_processor(&program), is_good) else { return };
+    let text = format!(
+        "half each, the first stopped for 30 of every 100 ms: {got:.1?}, in sum {:.1}\n",
+        got.iter().sum::<f64>()
+    );
+    report("compute-stopped", &text);
+    assert!(is_good(&got), "{text}");
 }
 
 /// Two programs that launch more slowly than the GPU works, side by side, bare or in slices: what they have of the GPU's time

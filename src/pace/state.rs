@@ -333,8 +333,13 @@ impl State {
             self.rest_if_done(compute, now);
         }
         if self.wish.is_there() {
-            if self.stretch.is_some() || compute.is_used_inside(now) {
-                // Whoever has work under way hands over.
+            if let Some(stretch) = &self.stretch {
+                // Whoever has work under way hands over; the others are to know that there is somebody.
+                if !stretch.is_done(now) {
+                    compute.still_works(now);
+                }
+            } else if compute.is_used_inside(now) {
+                // Another process has.
             } else if now.saturating_sub(self.launched) > FORGOTTEN {
                 compute.rests(now);
                 let expected = |launches| self.probes.expected(launches);

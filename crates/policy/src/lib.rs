@@ -42,7 +42,8 @@
 //! | [`Flight::SHORT`] | 0.25 and 0.06 ms | a request of 2.6 ms is answered in 1.2 times that at the median: it waits for a wake-up, a switch and half of what is in flight |
 //! | [`Rules::ahead`](turns::Rules::ahead) | 50 ms | a `latency` container of 20% may be 10 ms ahead of its due before it queues like anybody |
 //! | [`Rules::patience`](turns::Rules::patience) | 400 ms | two rounds. Longer than anybody waits in the order of virtual time, so that it means starving |
-//! | [`Rules::lost`](turns::Rules::lost) | 60 ms | a turn and this are less than 100 ms, by which others go on when a holder is stopped |
+//! | [`Rules::lost`](turns::Rules::lost) | 60 ms | a turn and this are less than 100 ms, by which others go on when a holder is stuck in a piece of work |
+//! | [`Rules::stalled`](turns::Rules::stalled) | 3 ms | what is lost of the GPU when a holder is stopped. One that is not says every millisecond that it has work under way |
 //! | [`Rules::late`](turns::Rules::late) | 0.2 ms | what was expected of half a millisecond's work in flight may be off by a third, and a thread that is awake hands over within microseconds |
 //! | [`Rules::recent`](turns::Rules::recent) | 1 s | who was here a second ago may well come back |
 //! | [`Bucket::USUAL_BURST`] | 30 ms | in no second more than 3% above the limit; and threads that are woken late by less lose nothing |

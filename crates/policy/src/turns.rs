@@ -31,7 +31,7 @@
 //! | a container | virtual time | at the hand-overs to it and from it, by whoever makes them |
 //! | | since when it wants the GPU | by itself when it begins to wait; stays through its turn, unless it is quiet for [`Rules::idle`]; at the end of that, if it still wants the GPU, it is [`Grant::since`] |
 //! | | when its last turn ended | at the hand-over from it |
-//! | | heard of | by itself, now and then, while it waits: [`Rules::is_heard`] |
+//! | | heard of | by itself, now and then, while it waits ([`Rules::is_heard`]), and in its turn ([`Turn::seen`]); 0 by whoever takes the turn of one that [is stopped](Queue::is_stalled) |
 //! | the GPU | holder, when its turn began | by compare-and-swap, at a hand-over |
 //! | | quiet since, heard of | by the holder: [`Turn`] |
 //! | | the clock | raised at a hand-over |
@@ -101,6 +101,8 @@ pub struct Turn {
     pub quiet: Option<u64>,
     /// When the holder last did anything, or when what it has started is expected to be done, if that is later.
     pub heard: u64,
+    /// When any of its threads was last there: one that wants to start something, or one that sees how far the GPU has got.
+    pub seen: u64,
 }
 
 /// What a turn is.
@@ -116,8 +118,12 @@ pub struct Rules {
     pub idle: u64,
     /// The same for a `latency` holder, which does not wait long when it comes back.
     pub idle_latency: u64,
-    /// A holder that is not heard of for so long, or works on for so long after its turn was over, has lost it.
+    /// A holder that works on for so long after all that it has started should be done, or its turn was over, has lost it; and who
+    /// waits and is not heard of for so long does not wait any more.
     pub lost: u64,
+    /// A holder that does not say that it rests, and is not seen for so long after all that it has started should be done, has lost
+    /// its turn: its threads are stopped, or have no processor.
+    pub stalled: u64,
     /// A holder that is to hand over to a `latency` container, and does not for so long after all that it has started should
     /// be done, has lost its turn: its threads are stopped, or the machine has no processor for them.
     pub late: u64,
@@ -138,6 +144,7 @@ impl Rules {
         idle: 300_000,
         idle_latency: 100_000,
         lost: 60_000_000,
+        stalled: 3_000_000,
         late: 200_000,
         patience: 400_000_000,
         ahead: 50_000_000,
@@ -304,13 +311,25 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         self.over_at().is_some_and(|at| at <= self.now)
     }
 
+    /// Whether the holder is stopped, as far as can be told.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_at().is_some_and(|at| at <= self.now)
+    }
+
+    /// From when, if nothing is seen of it until then.
+    fn stalled_at(&self) -> Option<u64> {
+        let turn = self.turn.filter(|turn| turn.quiet.is_none())?;
+        Some(turn.seen.max(turn.heard).max(turn.began).saturating_add(self.rules.stalled))
+    }
+
     /// When the holder has lost its turn, so that another takes it without waiting for the holder to hand it over. `None`
     /// where nobody waits.
     pub fn lost_at(&self) -> Option<u64> {
         let heard = self.turn.map(|turn| turn.heard.max(turn.began))?;
         let first = self.waiting.clone().map(|it| it.could_from()).min()?;
         let over = self.over_at()?;
-        let lost = over.min(heard).saturating_add(self.rules.lost).max(first);
+        let overdue = over.min(heard).saturating_add(self.rules.lost);
+        let lost = self.stalled_at().map_or(overdue, |stalled| stalled.min(overdue)).max(first);
         let is_hurried = |it: &Contender, holder: &Contender| {
             it.priority == Priority::Latency && holder.priority != Priority::Latency
         };

@@ -195,6 +195,7 @@ impl Compute<'_> {
                 began,
                 quiet: (token & RESTS != 0).then_some(quiet),
                 heard: self.gpu(gpu::HEARD).load(SeqCst),
+                seen: self.read(index, word::HEARD).min(now),
             }
         });
         view
@@ -242,9 +243,16 @@ impl Compute<'_> {
         if free_at <= now
             && let Some(grant) = queue.next()
             && self.hand(token, &grant, view.turn.as_ref(), now)
-            && grant.index == self.place.container
         {
-            return Whose::Mine(u64::MAX);
+            if queue.is_stalled()
+                && let Some(turn) = view.turn
+            {
+                // It is not given another before it is heard of again.
+                self.of(turn.holder.index, word::HEARD).store(0, SeqCst);
+            }
+            if grant.index == self.place.container {
+                return Whose::Mine(u64::MAX);
+            }
         }
         Whose::Others(free_at.max(now + 20_000).min(now + LOOK))
     }
@@ -301,13 +309,28 @@ impl Compute<'_> {
     /// another may have taken that.
     pub fn works(&self, until: u64) -> bool {
         let (holder, own) = (self.gpu(gpu::HOLDER), self.own_token());
-        let seen = holder.load(SeqCst);
-        let rested = seen == own | RESTS && holder.compare_exchange(seen, own, SeqCst, SeqCst).is_ok();
-        let is_own = seen == own || rested;
-        if is_own {
-            self.gpu(gpu::HEARD).store(until, SeqCst);
+        if holder.load(SeqCst) & !RESTS != own {
+            return false;
         }
-        is_own
+        // First, because whoever sees that it does not rest is to see that it is there. (If another takes the turn right now, that
+        // one says when it is done with what it starts.)
+        self.gpu(gpu::HEARD).store(until, SeqCst);
+        loop {
+            match holder.load(SeqCst) {
+                seen if seen == own => return true,
+                seen if seen & !RESTS != own => return false,
+                resting => {
+                    let _ = holder.compare_exchange(resting, own, SeqCst, SeqCst);
+                }
+            }
+        }
+    }
+
+    /// What the container has started in its turn is still not done, and a thread of it has just seen that.
+    pub fn still_works(&self, now: u64) {
+        if self.is_holder() {
+            self.of(self.place.container, word::HEARD).store(now, SeqCst);
+        }
     }
 
     /// It has nothing under way.

@@ -36,7 +36,7 @@ fn of(contender: Contender, priority: Priority) -> Contender {
 
 /// A turn that begins now.
 fn turn(holder: Contender) -> Turn {
-    Turn { holder, began: NOW, quiet: None, heard: NOW }
+    Turn { holder, began: NOW, quiet: None, heard: NOW, seen: NOW }
 }
 
 fn queue<'a>(
@@ -203,10 +203,10 @@ fn a_quiet_holder_has_given_its_turn_away() {
 #[test]
 fn who_is_not_heard_of_has_lost_its_turn() {
     let lost = |turn: Turn| queue(turn, &[ahead(someone(1, 50), 400 * MS)]).lost_at().expect("somebody waits") - NOW;
-    assert_eq!(lost(turn(someone(0, 50))), RULES.lost);
+    assert_eq!(lost(turn(someone(0, 50))), RULES.stalled);
     assert_eq!(
         lost(Turn { heard: NOW + 100 * MS, ..turn(someone(0, 50)) }),
-        100 * MS + RULES.lost,
+        100 * MS + RULES.stalled,
         "a long piece of work"
     );
     assert_eq!(
@@ -215,6 +215,15 @@ fn who_is_not_heard_of_has_lost_its_turn() {
         "too long a piece"
     );
     assert_eq!(queue(turn(someone(0, 50)), &[]).lost_at(), None);
+    let is_stalled = |turn: Turn| queue(turn, &[]).is_stalled();
+    let before = NOW - RULES.stalled;
+    let silent = Turn { began: before - MS, heard: before, seen: before, ..turn(someone(0, 50)) };
+    assert!(is_stalled(silent));
+    assert!(!is_stalled(Turn { heard: before + 1, ..silent }), "what it has started may not be done");
+    assert!(!is_stalled(Turn { seen: before + 1, ..silent }), "it is there");
+    assert!(!is_stalled(Turn { quiet: Some(before - MS), ..silent }), "it has said that it rests");
+    let works_on = |heard: u64| Turn { heard, seen: NOW + 1000 * MS, ..turn(someone(0, 50)) };
+    assert_eq!(lost(works_on(NOW)), RULES.lost, "it is there, but what it has started is not done");
     assert!(RULES.is_heard(NOW - RULES.lost + 1, NOW) && !RULES.is_heard(NOW - RULES.lost, NOW));
 }
 
@@ -227,8 +236,8 @@ fn who_keeps_one_in_a_hurry_waiting_has_lost_its_turn_soon() {
     let works = |until: u64| Turn { heard: NOW + until, ..turn(holder) };
     assert_eq!(lost(works(MS), hurried), MS + RULES.late, "what is in flight is waited for");
     assert_eq!(lost(works(100 * MS), hurried), RULES.lost, "but not for longer than for anybody");
-    assert!(lost(turn(of(holder, Priority::Latency)), hurried) >= RULES.lost, "its like");
-    assert!(lost(turn(holder), ahead(hurried, 400 * MS)) >= RULES.lost, "who has had more than its due waits");
+    assert!(lost(turn(of(holder, Priority::Latency)), hurried) >= RULES.stalled, "its like");
+    assert!(lost(turn(holder), ahead(hurried, 400 * MS)) >= RULES.stalled, "who has had more than its due waits");
 }
 
 // ------------------------------------------------------------------------------------------------ hand-overs
@@ -384,9 +393,9 @@ proptest! {
     fn no_word_is_too_much(
         mut all in several(|index| any_contender(index).boxed()),
         holds in any::<bool>(), clock in any_time(), now in any_time(),
-        [began, quiet, heard] in [any_time(), any_time(), any_time()], working in any::<bool>(),
+        [began, quiet, heard, seen] in [any_time(), any_time(), any_time(), any_time()], working in any::<bool>(),
     ) {
-        let turn = holds.then(|| all.pop()).flatten().map(|holder| Turn { holder, began, quiet: (!working).then_some(quiet), heard });
+        let turn = holds.then(|| all.pop()).flatten().map(|holder| Turn { holder, began, quiet: (!working).then_some(quiet), heard, seen });
         let queue = Queue { clock, turn, waiting: all.iter().copied(), now, rules: RULES };
         prop_assert_eq!(queue.over_at().is_some(), turn.is_some() && !all.is_empty());
         prop_assert_eq!(queue.lost_at().is_some(), queue.over_at().is_some());
@@ -415,7 +424,7 @@ proptest! {
     #[test]
     fn nobody_is_let_in_to_be_sent_away(all in several(|index| a_contender(index).boxed()), began in 0..100 * MS) {
         let (holder, waiting) = all.split_last().expect("at least one");
-        let before = Turn { holder: *holder, began: NOW - began, quiet: None, heard: NOW };
+        let before = Turn { holder: *holder, began: NOW - began, quiet: None, heard: NOW, seen: NOW };
         let first = queue(before, waiting);
         if !first.is_over() {
             return Ok(());

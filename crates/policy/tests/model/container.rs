@@ -78,6 +78,8 @@ pub struct Container {
     pub may_launch: u64,
     pub quiet: Option<u64>,
     pub heard: u64,
+    /// It lost its turn because it was stopped.
+    pub is_unheard: bool,
     /// What the GPU's shared time was when it lost its turn, while what it had started then is not done.
     pub overran: Option<u64>,
     pub is_dead: bool,
@@ -103,6 +105,7 @@ impl Container {
             may_launch: 0,
             quiet: Some(START),
             heard: 0,
+            is_unheard: false,
             overran: None,
             is_dead: false,
             work: Work::new(&setup.load, START, seed),
@@ -136,6 +139,11 @@ impl Container {
 
     pub fn is_stopped(&self, now: u64) -> bool {
         self.setup.stopped.is_some_and(|(from, to)| (START + from..START + to).contains(&now))
+    }
+
+    /// When it was last there.
+    pub fn seen(&self, now: u64) -> u64 {
+        self.setup.stopped.filter(|_| self.is_stopped(now)).map_or(now, |(from, _)| START + from)
     }
 
     /// Whether it has anything under way or to start. What goes on after its turn was lost is no reason to have another.

@@ -156,9 +156,9 @@ impl Model {
         self.waiting.clear();
         for (index, container) in self.containers.iter().enumerate() {
             // Who waits looks again all the time, unless it is stopped.
-            let stopped = container.setup.stopped.filter(|_| container.is_stopped(now));
-            let heard = stopped.map_or(now, |(from, _)| START + from);
-            if self.holder != Some(index) && container.wants(now) && self.rules.is_heard(heard, now) {
+            let is_unheard = container.is_unheard && container.is_stopped(now);
+            let is_heard = !is_unheard && self.rules.is_heard(container.seen(now), now);
+            if self.holder != Some(index) && container.wants(now) && is_heard {
                 self.waiting.push(self.contender(index));
             }
         }
@@ -166,8 +166,11 @@ impl Model {
         let over = queue.over_at();
         // Not before then can it be lost, and it is costly to ask.
         let heard = queue.turn.map_or(0, |turn| turn.heard);
-        let asked =
-            over.map(|over| (over.min(heard) + self.rules.lost).min(over.max(heard).saturating_add(self.rules.late)));
+        let seen = queue.turn.map_or(0, |turn| turn.seen.max(heard));
+        let asked = over.map(|over| {
+            let lost = (over.min(heard) + self.rules.lost).min(seen + self.rules.stalled);
+            lost.min(over.max(heard).saturating_add(self.rules.late))
+        });
         let lost = if asked.is_some_and(|at| at <= now) { queue.lost_at() } else { asked };
         (self.over, self.lost) = (over, lost);
         let mut stays = u64::MAX;
@@ -188,6 +191,7 @@ impl Model {
             began: self.began,
             quiet: holder.quiet_since(self.now),
             heard: holder.heard,
+            seen: holder.seen(self.now),
         })
     }
 
@@ -215,13 +219,15 @@ impl Model {
             return false;
         }
         let turn = self.turn().filter(|turn| !self.containers[turn.holder.index].is_dead);
-        let Some(grant) = (Queue { turn, ..self.queue() }).next() else { return false };
+        let queue = Queue { turn, ..self.queue() };
+        let (Some(grant), is_stalled) = (queue.next(), queue.is_stalled()) else { return false };
         if let Some(old) = self.holder {
             let drained = self.gpu.is_drained(old);
             let container = &mut self.containers[old];
             container.virtual_time = container.virtual_time.saturating_add(grant.charge);
             container.served = now;
             container.holds_since = None;
+            container.is_unheard = is_stalled;
             container.overran = (!drained).then_some(self.gpu.shared_time());
             container.since = container.wants(now).then_some(grant.since);
             self.record.held(old, now - self.began, container.weight.gpu(grant.charge));

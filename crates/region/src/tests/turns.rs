@@ -40,6 +40,37 @@ fn who_rests_and_goes_on_has_its_turn_unless_another_took_it() {
     });
 }
 
+#[test]
+fn who_is_stopped_in_its_turn_has_no_other_before_it_is_back() {
+    two(|[one, other]| {
+        let mut now = 1000 * MS;
+        one.wants(now);
+        assert!(matches!(one.whose_turn(now), Whose::Mine(_)) && one.works(now + 2 * MS));
+        for _ in 0..10 {
+            now += MS;
+            other.wants(now);
+            one.still_works(now);
+            assert!(
+                matches!(other.whose_turn(now), Whose::Others(_)),
+                "what it has started takes longer than it should"
+            );
+        }
+        now += 2 * MS;
+        other.wants(now);
+        assert!(matches!(other.whose_turn(now), Whose::Others(_)), "it may be back at any moment");
+        now += 2 * MS;
+        assert!(matches!(other.whose_turn(now), Whose::Mine(_)), "it is not there");
+        assert!(!one.works(now) && other.works(now + 25 * MS));
+        now += 25 * MS;
+        one.still_works(now);
+        other.hand_over(now);
+        assert!(other.is_holder(), "a turn would be lost on it");
+        one.wants(now);
+        other.hand_over(now);
+        assert!(one.is_holder() && one.works(now + MS), "it is next when it is back");
+    });
+}
+
 /// What `here` gives, called by this thread, and `there`, called by another.
 fn at_once(here: impl FnOnce() -> bool, there: impl FnOnce() -> bool + Send) -> (bool, bool) {
     std::thread::scope(|scope| {
