@@ -13,12 +13,45 @@ pub struct Waits {
     /// Threads that wait right now.
     waiting: u32,
     looked: u64,
-    launches: u64,
-    /// How long it took to send how many launches before that, of which the last count most. What is sent in one window may be done
-    /// in the next, and a program that waits for all of a window sends nothing in it.
-    sent: (u64, u64),
+    launched: Launched,
+    /// How long it took to send what before that, of which the last counts most. What is sent in one window may be done in the next,
+    /// and a program that waits for all of a window sends nothing in it.
+    sent: (u64, Launched),
     /// When the program last did anything here.
     seen: u64,
+}
+
+/// What was launched: how long the GPU takes for what is known, and how much is not.
+#[derive(Clone, Copy)]
+struct Launched {
+    time: u64,
+    unknown: u64,
+    launches: u64,
+}
+
+impl Launched {
+    const NOTHING: Launched = Launched { time: 0, unknown: 0, launches: 0 };
+
+    fn and(self, more: Launched) -> Launched {
+        Launched {
+            time: self.time.saturating_add(more.time),
+            unknown: self.unknown.saturating_add(more.unknown),
+            launches: self.launches.saturating_add(more.launches),
+        }
+    }
+
+    fn half(self) -> Launched {
+        Launched { time: self.time / 2, unknown: self.unknown / 2, launches: self.launches / 2 }
+    }
+
+    /// How long the GPU takes for all of it; nothing, if that cannot be told.
+    fn takes(self, expected: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
+        match self {
+            Launched { launches: 0, .. } => None,
+            Launched { unknown: 0, time, .. } => Some(time),
+            Launched { unknown, time, .. } => Some(time.saturating_add(expected(unknown)?)),
+        }
+    }
 }
 
 /// It takes so long to see what a program does.
@@ -33,12 +66,13 @@ const AWAY: u64 = 3_000_000;
 impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
-        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launches: 0, sent: (0, 0), seen: 0 }
+        let nothing = Launched::NOTHING;
+        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launched: nothing, sent: (0, nothing), seen: 0 }
     }
 
     /// Counts from now on.
     pub fn start(&mut self, now: u64) {
-        (self.since, self.waited, self.looked, self.launches) = (now, 0, now, 0);
+        (self.since, self.waited, self.looked, self.launched) = (now, 0, now, Launched::NOTHING);
     }
 
     /// The program asks, or has launched something, or has waited. Time in which it did nothing of that says nothing about it: it
@@ -51,9 +85,10 @@ impl Waits {
         self.seen = now;
     }
 
-    /// Something was launched.
-    pub fn launched(&mut self) {
-        self.launches += 1;
+    /// Something was launched for which the GPU takes so long, if that is known of such work.
+    pub fn launched(&mut self, takes: Option<u64>) {
+        let (time, unknown) = (takes.unwrap_or(0), u64::from(takes.is_none()));
+        self.launched = self.launched.and(Launched { time, unknown, launches: 1 });
     }
 
     /// A launch was held up for so long.
@@ -97,8 +132,8 @@ impl Waits {
 
     /// Whether the program waits for most of the time, and would if it were alone. It is counted anew after a while.
     ///
-    /// `expected`: how long the GPU takes for so many launches, if that is known. Who takes longer to send them than that would
-    /// not wait if it were alone: it waits because others have the GPU by turns of the hardware's, and to be held up to a turn
+    /// `expected`: how long the GPU takes for so many launches of which it is not known by itself, as far as can be told from others.
+    /// Who takes longer to send its work than the GPU to do it would not wait if it were alone: it waits because others have the GPU by turns of the hardware's, and to be held up to a turn
     /// of its own, which it cannot fill, would make it wait more.
     pub fn are_many(&mut self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
@@ -107,9 +142,9 @@ impl Waits {
         }
         let many = self.waited > passed / 10 * 6 && !self.sends_slowly(expected, now);
         // A window in which nothing was sent tells nothing about how it is.
-        if self.launches > 0 {
-            let (sending, launches) = self.sent_until(now);
-            self.sent = (sending / 2, launches / 2);
+        if self.launched.launches > 0 {
+            let (sending, launched) = self.sent_until(now);
+            self.sent = (sending / 2, launched.half());
         }
         self.start(now);
         many
@@ -118,21 +153,20 @@ impl Waits {
     /// Whether the program takes longer to send its work than the GPU takes to do it. `expected` as above: where nothing is known,
     /// or was sent, nothing is said.
     pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
-        let (sending, launches) = self.sent_until(now);
-        let is_told = now.saturating_sub(self.since) >= GLANCE && launches > 0;
-        is_told && expected(launches).is_some_and(|gpu| gpu < sending)
+        let (sending, launched) = self.sent_until(now);
+        now.saturating_sub(self.since) >= GLANCE && launched.takes(expected).is_some_and(|gpu| gpu < sending)
     }
 
-    /// How long it took to send how many launches.
-    fn sent_until(&self, now: u64) -> (u64, u64) {
-        let (sending, launches) = self.sent;
+    /// How long it took to send what.
+    fn sent_until(&self, now: u64) -> (u64, Launched) {
+        let (sending, launched) = self.sent;
         let passed = now.saturating_sub(self.since);
-        (sending.saturating_add(passed.saturating_sub(self.waited)), launches.saturating_add(self.launches))
+        (sending.saturating_add(passed.saturating_sub(self.waited)), launched.and(self.launched))
     }
 
     /// Nothing was launched for a while: what comes next may be sent otherwise.
     pub fn rest(&mut self) {
-        self.sent = (0, 0);
+        self.sent = (0, Launched::NOTHING);
     }
 
     /// Whether it seems to have waited for little of the time, though it is too early to be sure of it.
@@ -249,7 +283,7 @@ mod tests {
         for (each, is_bound) in [(MS / 10 * 3, false), (MS / 2, true)] {
             let mut waits = Waits::new();
             waits.start(MS);
-            (0..10).for_each(|_| waits.launched());
+            (0..10).for_each(|_| waits.launched(None));
             waits.held_up(8 * MS, 13 * MS);
             assert_eq!(waits.sends_slowly(|launches| Some(launches * each), 13 * MS), !is_bound);
             assert!(!waits.sends_slowly(|_| Some(0), MS + MS / 2), "too early to tell");
@@ -269,7 +303,7 @@ mod tests {
                 for _ in 0..512 {
                     now += sending;
                     waits.is_there(now);
-                    waits.launched();
+                    waits.launched(None);
                     is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
                 }
                 for _ in 0..15 {
@@ -288,6 +322,26 @@ mod tests {
     }
 
     #[test]
+    fn short_launches_do_not_hide_long_ones() {
+        // Each takes 25 us to send; most take the GPU 12 us, and as much as that is thought of those that are not known.
+        let is_bound = |long: Option<u64>| {
+            let mut waits = Waits::new();
+            waits.start(MS);
+            (0..60).for_each(|_| waits.launched(Some(12_000)));
+            (0..20).for_each(|_| waits.launched(long));
+            waits.held_up(8 * MS, 11 * MS);
+            waits.are_many(|launches| Some(launches * 12_000), 11 * MS)
+        };
+        assert!(is_bound(Some(MS / 2)) && !is_bound(Some(12_000)) && !is_bound(None));
+        let mut waits = Waits::new();
+        waits.start(MS);
+        waits.launched(Some(12_000));
+        waits.launched(None);
+        waits.held_up(8 * MS, 11 * MS);
+        assert!(waits.are_many(|_| None, 11 * MS), "where some is not known at all, nothing is said");
+    }
+
+    #[test]
     fn who_has_sent_nothing_for_long_is_what_it_was() {
         const EACH: u64 = 500_000;
         // Each of sixteen launches takes so long to send; then it waits for hundreds of milliseconds, as long as the hardware has
@@ -299,7 +353,7 @@ mod tests {
             for _ in 0..16 {
                 now += sending;
                 waits.is_there(now);
-                waits.launched();
+                waits.launched(None);
             }
             (0..windows)
                 .map(|_| {
@@ -333,7 +387,7 @@ mod tests {
                 for _ in 0..100 {
                     now += sending;
                     waits.is_there(now);
-                    waits.launched();
+                    waits.launched(None);
                     is_bound |= waits.are_many(|launches| Some(launches * EACH), now);
                 }
                 for paused in 1..=6 {
@@ -411,7 +465,7 @@ mod tests {
         waits.held_up(20 * MS, 20 * MS);
         for at in 20..26 {
             waits.is_there(at * MS);
-            (0..3).for_each(|_| waits.launched());
+            (0..3).for_each(|_| waits.launched(None));
         }
         assert!(waits.sends_slowly(|launches| Some(launches * MS / 4), 26 * MS), "6 ms for what takes 4.5");
         assert!(!waits.sends_slowly(|launches| Some(launches * MS / 2), 26 * MS));

@@ -261,6 +261,11 @@ impl Probes {
         self.rate.learn(launches, time, in_company);
     }
 
+    /// How long the GPU takes for such work by itself; nothing, if that is not known.
+    pub fn takes(&self, work: Work) -> Option<u64> {
+        self.quickest.of(work.number())
+    }
+
     /// How long the GPU should take for so many launches like the last; nothing, if that is not known.
     pub fn expected(&self, launches: u64) -> Option<u64> {
         self.rate.lately(launches)

@@ -143,7 +143,7 @@ impl State {
         let Launched { context, stream, work, ticket, called } = *launched;
         self.launched = now;
         self.wish.waits.is_there(now);
-        self.wish.waits.launched();
+        self.wish.waits.launched(self.probes.takes(work));
         self.asking = self.asking.saturating_sub(1);
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(ticket) = ticket {

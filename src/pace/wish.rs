@@ -40,7 +40,7 @@ impl Wish {
     }
 
     /// Finds out whether turns are wanted from now on, and says whether that is over. `takes_turns`: whether any of the others wants
-    /// some. `expected`: how long the GPU takes for so many of its launches, if that is known.
+    /// some. `expected`: how long the GPU takes for so many of its launches that it is not known of by itself, if that can be told.
     pub fn consider(
         &mut self,
         in_company: bool,
@@ -166,7 +166,7 @@ mod tests {
         assert!(!wanted(&mut wish, true, 110 * MS), "and by what it waited for in turns it is not judged");
         let mut wish = waiting(20 * MS);
         assert!(wanted(&mut wish, true, 20 * MS));
-        (0..100).for_each(|_| wish.waits.launched());
+        (0..100).for_each(|_| wish.waits.launched(None));
         // In 10 ms it has sent what the GPU does in 1.
         wish.end_for_now(|launches| Some(launches * MS / 100), 30 * MS);
         assert!(!wanted(&mut wish, true, 35 * MS));
