@@ -13,43 +13,43 @@ pub struct Waits {
     /// Threads that wait right now.
     waiting: u32,
     looked: u64,
-    launched: Launched,
+    launched: Sent,
     /// How long it took to send what before that, of which the last counts most. What is sent in one window may be done in the next,
     /// and a program that waits for all of a window sends nothing in it.
-    sent: (u64, Launched),
+    sent: (u64, Sent),
     /// When the program last did anything here.
     seen: u64,
 }
 
 /// What was launched: how long the GPU takes for what is known, and how much is not.
 #[derive(Clone, Copy)]
-struct Launched {
+struct Sent {
     time: u64,
     unknown: u64,
     launches: u64,
 }
 
-impl Launched {
-    const NOTHING: Launched = Launched { time: 0, unknown: 0, launches: 0 };
+impl Sent {
+    const NOTHING: Sent = Sent { time: 0, unknown: 0, launches: 0 };
 
-    fn and(self, more: Launched) -> Launched {
-        Launched {
+    fn and(self, more: Sent) -> Sent {
+        Sent {
             time: self.time.saturating_add(more.time),
             unknown: self.unknown.saturating_add(more.unknown),
             launches: self.launches.saturating_add(more.launches),
         }
     }
 
-    fn half(self) -> Launched {
-        Launched { time: self.time / 2, unknown: self.unknown / 2, launches: self.launches / 2 }
+    fn half(self) -> Sent {
+        Sent { time: self.time / 2, unknown: self.unknown / 2, launches: self.launches / 2 }
     }
 
     /// How long the GPU takes for all of it; nothing, if that cannot be told.
     fn takes(self, expected: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
         match self {
-            Launched { launches: 0, .. } => None,
-            Launched { unknown: 0, time, .. } => Some(time),
-            Launched { unknown, time, .. } => Some(time.saturating_add(expected(unknown)?)),
+            Sent { launches: 0, .. } => None,
+            Sent { unknown: 0, time, .. } => Some(time),
+            Sent { unknown, time, .. } => Some(time.saturating_add(expected(unknown)?)),
         }
     }
 }
@@ -66,13 +66,13 @@ const AWAY: u64 = 3_000_000;
 impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
-        let nothing = Launched::NOTHING;
+        let nothing = Sent::NOTHING;
         Waits { since: 0, waited: 0, waiting: 0, looked: 0, launched: nothing, sent: (0, nothing), seen: 0 }
     }
 
     /// Counts from now on.
     pub fn start(&mut self, now: u64) {
-        (self.since, self.waited, self.looked, self.launched) = (now, 0, now, Launched::NOTHING);
+        (self.since, self.waited, self.looked, self.launched) = (now, 0, now, Sent::NOTHING);
     }
 
     /// The program asks, or has launched something, or has waited. Time in which it did nothing of that says nothing about it: it
@@ -88,7 +88,7 @@ impl Waits {
     /// Something was launched for which the GPU takes so long, if that is known of such work.
     pub fn launched(&mut self, takes: Option<u64>) {
         let (time, unknown) = (takes.unwrap_or(0), u64::from(takes.is_none()));
-        self.launched = self.launched.and(Launched { time, unknown, launches: 1 });
+        self.launched = self.launched.and(Sent { time, unknown, launches: 1 });
     }
 
     /// A launch was held up for so long.
@@ -132,9 +132,10 @@ impl Waits {
 
     /// Whether the program waits for most of the time, and would if it were alone. It is counted anew after a while.
     ///
-    /// `expected`: how long the GPU takes for so many launches of which it is not known by itself, as far as can be told from others.
-    /// Who takes longer to send its work than the GPU to do it would not wait if it were alone: it waits because others have the GPU by turns of the hardware's, and to be held up to a turn
-    /// of its own, which it cannot fill, would make it wait more.
+    /// `expected`: how long the GPU takes for so many launches of which it is not known by itself, as far as can be told from
+    /// others. Who takes longer to send its work than the GPU to do it would not wait if it were alone: it waits because others
+    /// have the GPU by turns of the hardware's, and to be held up to a turn of its own, which it cannot fill, would make it
+    /// wait more.
     pub fn are_many(&mut self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
         if passed < WINDOW {
@@ -158,7 +159,7 @@ impl Waits {
     }
 
     /// How long it took to send what.
-    fn sent_until(&self, now: u64) -> (u64, Launched) {
+    fn sent_until(&self, now: u64) -> (u64, Sent) {
         let (sending, launched) = self.sent;
         let passed = now.saturating_sub(self.since);
         (sending.saturating_add(passed.saturating_sub(self.waited)), launched.and(self.launched))
@@ -166,7 +167,7 @@ impl Waits {
 
     /// Nothing was launched for a while: what comes next may be sent otherwise.
     pub fn rest(&mut self) {
-        self.sent = (0, Launched::NOTHING);
+        self.sent = (0, Sent::NOTHING);
     }
 
     /// Whether it seems to have waited for little of the time, though it is too early to be sure of it.
