@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use ration_policy::{Busy, Clocks, Cost};
+use ration_policy::{Busy, Clocks, Lessons, Mix};
 
 use super::costs::{self, Work};
 use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
@@ -21,18 +21,23 @@ struct Piece {
     last: u64,
     last_cost: u64,
     launches: u32,
+    mix: Mix,
     /// Some call took so long that it is not known when the GPU was told.
     is_vague: bool,
+    /// The GPU may have worked on it beside work in another stream.
+    is_shared: bool,
 }
 
 impl Piece {
-    fn new(sent: u64, cost: u64, is_vague: bool) -> Piece {
-        Piece { first: sent, last: sent, last_cost: cost, launches: 1, is_vague }
-    }
-
     fn and(self, more: Piece) -> Piece {
-        let launches = self.launches.saturating_add(more.launches);
-        Piece { first: self.first, launches, is_vague: self.is_vague || more.is_vague, ..more }
+        Piece {
+            first: self.first,
+            launches: self.launches.saturating_add(more.launches),
+            mix: self.mix.and(more.mix),
+            is_vague: self.is_vague || more.is_vague,
+            is_shared: self.is_shared || more.is_shared,
+            ..more
+        }
     }
 }
 
@@ -101,6 +106,17 @@ impl Marked {
         self.passed.as_ref().map_or(0, |mark| mark.upto)
     }
 
+    /// Whether something that was launched may not be done, as far as is known; what is not is done beside other work.
+    fn is_beside(&mut self) -> bool {
+        let is_beside = self.launched > self.passed_upto();
+        if is_beside {
+            self.piece.iter_mut().for_each(|piece| piece.is_shared = true);
+            let marked = self.marks.iter_mut().rev().filter_map(|mark| mark.piece.as_mut());
+            marked.take_while(|piece| !piece.is_shared).for_each(|piece| piece.is_shared = true);
+        }
+        is_beside
+    }
+
     /// Marks the end of what was launched so far. False: that is not possible.
     fn mark(&mut self, events: &mut Events) -> bool {
         /// There are no more marks in a stream than this: the last one is moved on.
@@ -132,6 +148,8 @@ pub struct Ticket {
     pub stretch: u64,
     /// Which of its streams, by number.
     stream: usize,
+    /// Which of its kinds of work, by number.
+    kind: usize,
     cost: u64,
     has_time: bool,
 }
@@ -168,9 +186,9 @@ pub struct Stretch {
     busy: Busy,
     /// How long the GPU worked on what lies before marks that it has passed.
     worked: u64,
-    /// The part of that from which something can be learned, and what that should have taken.
-    learned: [u64; 2],
-    works: Vec<(Work, u32)>,
+    /// The kinds of work in it, and what is learned about them.
+    works: Vec<Work>,
+    lessons: Lessons,
     streams: Vec<Marked>,
 }
 
@@ -219,8 +237,8 @@ impl Stretch {
             is_alone,
             busy: Busy::new(),
             worked: 0,
-            learned: [0; 2],
             works: Vec::new(),
+            lessons: Lessons::new(),
             streams: Vec::new(),
         }
     }
@@ -266,17 +284,19 @@ impl Stretch {
                 closed: false,
             });
         }
-        let expected = costs::of(work).expected();
-        self.unknown |= expected.is_none();
-        let cost = expected.unwrap_or(0);
+        let cost = costs::of(work);
+        self.unknown |= cost.expected().is_none();
+        let kind = self.works.iter().position(|known| *known == work).unwrap_or(self.works.len());
+        if kind == self.works.len() {
+            self.works.push(work);
+            self.lessons.meet(cost);
+        }
+        self.lessons.launch(kind);
+        let cost = cost.expected().unwrap_or(0);
         self.expected = self.expected.saturating_add(cost);
         self.streams[place].going += 1;
         self.streams[place].launches += 1;
-        match self.works.iter_mut().find(|(known, _)| *known == work) {
-            Some((_, count)) => *count += 1,
-            None => self.works.push((work, 1)),
-        }
-        Some(Ticket { stretch: self.number, stream: place, cost, has_time })
+        Some(Ticket { stretch: self.number, stream: place, kind, cost, has_time })
     }
 
     /// It was launched, by a call that began at `called`.
@@ -300,11 +320,14 @@ impl Stretch {
         let is_awaited = self.singled_out > 0 && self.in_flight() < OFTEN;
         self.singled_out -= u32::from(is_awaited);
         let due = due || is_awaited;
+        let others = self.streams.iter_mut().enumerate().filter(|(place, _)| *place != ticket.stream);
+        let is_shared = others.fold(false, |is_shared, (_, marked)| marked.is_beside() || is_shared);
         let Some(marked) = self.streams.get_mut(ticket.stream) else { return };
         marked.going = marked.going.saturating_sub(1);
         marked.launched = marked.launched.saturating_add(ticket.cost);
         marked.moved = true;
-        let one = Piece::new(sent, ticket.cost, is_vague);
+        let mix = Mix::of(ticket.kind);
+        let one = Piece { first: sent, last: sent, last_cost: ticket.cost, launches: 1, mix, is_vague, is_shared };
         marked.piece = Some(marked.piece.map_or(one, |piece| piece.and(one)));
         // From the end of the one call to the end of the other: each tells the GPU at the same point on its way.
         marked.lead.get_or_insert(sent.saturating_sub(marked.begun));
@@ -352,7 +375,7 @@ impl Stretch {
 
     /// How many pieces of work it has.
     pub fn launches(&self) -> u64 {
-        self.works.iter().map(|(_, count)| u64::from(*count)).sum()
+        self.lessons.launches()
     }
 
     /// Another may begin before the last of it is done: see [`Stretch::passed`].
@@ -481,8 +504,10 @@ impl Stretch {
         }
         let worked = self.busy.add(from, to);
         self.worked = self.worked.saturating_add(worked);
-        if is_exact {
-            self.learned = [self.learned[0].saturating_add(worked), self.learned[1].saturating_add(expected)];
+        match mark.piece {
+            Some(piece) if is_exact && !piece.is_shared => self.lessons.took(&piece.mix, worked, expected),
+            _ if is_exact => self.lessons.took_together(worked, expected),
+            _ => {}
         }
     }
 
@@ -544,21 +569,12 @@ impl Stretch {
         let unmarked = |marked: &Marked| marked.launched.saturating_sub(marked.passed_upto());
         let behind = self.streams.iter().map(unmarked).sum();
         if by_itself && self.worked > 0 {
-            self.learn(behind);
+            let learned = self.lessons.learned(self.worked.saturating_add(behind));
+            self.works.iter().zip(learned).for_each(|(work, cost)| costs::set(*work, cost));
         }
         for marked in self.streams.drain(..) {
             events.give(marked.marks.into_iter().map(|mark| mark.event).chain([marked.begin]));
         }
         self.worked.saturating_add(behind)
-    }
-
-    fn learn(&self, behind: u64) {
-        let known = self.works.iter().map(|(work, count)| (*work, costs::of(*work), u64::from(*count)));
-        let unknown = known.clone().filter(|(_, cost, _)| *cost == Cost::UNKNOWN).map(|(_, _, count)| count).sum();
-        // Where something was not known, every launch was marked.
-        let [measured, expected] = if unknown > 0 { [self.worked + behind, self.expected] } else { self.learned };
-        for (work, cost, _) in known.filter(|_| unknown > 0 || expected > 0) {
-            costs::set(work, cost.learned(expected, unknown, measured));
-        }
     }
 }

@@ -10,7 +10,7 @@
 //! - [`Busy`]: how long the GPU worked, from when pieces of work began and ended on its timeline.
 //! - [`Clocks`]: when that was, by the host's clock.
 //! - [`sample`]: the same for a program of which only some launches are measured.
-//! - [`Cost`]: what a kernel is expected to take, learned from how long it took; [`Quickest`]: where others interrupt it.
+//! - [`Cost`]: what a kernel is expected to take, learned from how long it took ([`Lessons`]); [`Quickest`]: where others interrupt it.
 //! - [`Pauses`]: whether a program that has nothing more to do will be back in a moment; [`Waking`]: how late threads are woken.
 //!
 //! # What is charged with what
@@ -55,6 +55,7 @@ mod busy;
 mod clocks;
 mod cost;
 mod flight;
+mod lessons;
 mod pauses;
 mod quickest;
 pub mod sample;
@@ -70,6 +71,7 @@ pub use busy::Busy;
 pub use clocks::Clocks;
 pub use cost::Cost;
 pub use flight::Flight;
+pub use lessons::{Lessons, Mix};
 pub use pauses::Pauses;
 pub use quickest::Quickest;
 pub use share::Share;
