@@ -33,7 +33,7 @@ impl State {
             return Step::Wait(now + if self.samples.are_known() { most / 16 } else { 20_000 });
         }
         let events = self.events.entry(asked.context).or_insert(Events::new());
-        self.probes.before(asked.context, asked.stream, events, now);
+        self.probes.before(asked.context, asked.stream, asked.work, events, now);
         Step::Go(None)
     }
 

@@ -39,6 +39,8 @@ struct Probe {
     extra: Option<Event>,
     /// Nothing was launched for a while since then: what comes next need not be like these.
     is_past: bool,
+    /// It began where something came that was not measured yet, and does not show what the program does most of the time.
+    is_chosen: bool,
 }
 
 impl Probe {
@@ -102,6 +104,9 @@ pub struct Probes {
     mark: u64,
     /// What each kind of work takes by itself, for in company most measurements have the time of others in them.
     quickest: Quickest,
+    /// Some was launched of which that is not known; and the last row was begun for such work: every other may be.
+    is_missed: bool,
+    was_chosen: bool,
     rate: Rate,
     /// Launches of work that is measured in another way.
     held: u64,
@@ -110,6 +115,8 @@ pub struct Probes {
 
 impl Probes {
     const TRIES: u32 = 8;
+    /// The same while one of a kind that is not known is waited for: a program may launch many short ones before each long one.
+    const TRIES_FOR_MISSED: u32 = 128;
 
     /// Nothing yet; the first launch is measured.
     pub const fn new() -> Probes {
@@ -121,6 +128,8 @@ impl Probes {
             looked: 0,
             mark: u64::MAX,
             quickest: Quickest::new(),
+            is_missed: false,
+            was_chosen: false,
             rate: Rate::new(),
             held: 0,
             metered: 0,
@@ -128,7 +137,7 @@ impl Probes {
     }
 
     /// Something is about to be launched into a stream that can be marked, and nobody holds it up.
-    pub fn before(&mut self, context: usize, stream: Stream, events: &mut Events, now: u64) {
+    pub fn before(&mut self, context: usize, stream: Stream, work: Work, events: &mut Events, now: u64) {
         if let Some(open) = &self.open {
             // In another stream it does not count, and after a pause a new row begins.
             if open.context == context && (now.saturating_sub(open.last) > Probe::LONGEST || now < open.last) {
@@ -139,9 +148,16 @@ impl Probes {
         if !self.due || self.ending.is_some() {
             return;
         }
-        // Times are told best from a moment at which the stream has nothing to do. Some programs have none.
+        // Times are told best from a moment at which the stream has nothing to do. Some programs have none. But where something is
+        // launched that was not measured yet, it is to be that, every other time.
         let is_idle = is_idle(stream);
-        if !is_idle && self.tries < Probes::TRIES {
+        let is_chosen = self.is_missed && !self.was_chosen;
+        let tries = match (is_chosen, is_idle) {
+            (true, _) if self.takes(work).is_some() => Probes::TRIES_FOR_MISSED,
+            (false, false) => Probes::TRIES,
+            _ => 0,
+        };
+        if self.tries < tries {
             self.tries += 1;
             return;
         }
@@ -150,7 +166,7 @@ impl Probes {
             events.give([begin]);
             return;
         };
-        (self.due, self.tries) = (false, 0);
+        (self.due, self.tries, self.is_missed, self.was_chosen) = (false, 0, false, is_chosen);
         self.open = Some(Probe {
             context,
             stream,
@@ -162,11 +178,14 @@ impl Probes {
             count: 0,
             extra: None,
             is_past: false,
+            is_chosen,
         });
     }
 
     /// It was launched.
     pub fn after(&mut self, context: usize, stream: Stream, work: Work, events: &mut Events, now: u64) {
+        let is_in = |probe: &Probe| probe.launches().any(|launch| launch.work == work);
+        self.is_missed |= self.takes(work).is_none() && self.open.is_none() && !self.ending.as_ref().is_some_and(is_in);
         let Some(open) = &mut self.open else { return };
         if open.context == context && open.stream == stream {
             open.last = now;
@@ -235,7 +254,9 @@ impl Probes {
             let begin = Begin { at: probe.opened, is_idle: probe.is_idle };
             let time = sample::worked(begin, mark, probe.launches().zip(&done).map(launched));
             let launches = probe.count as u64;
-            self.rate.learn(launches, time, in_company);
+            if !probe.is_chosen {
+                self.rate.learn(launches, time, in_company);
+            }
             if probe.is_past {
                 self.rate.forget_last();
             }
@@ -285,6 +306,7 @@ impl Probes {
             probe.is_past = true;
         }
         self.quickest.forget();
+        self.is_missed = false;
         self.decide_anew();
     }
 

@@ -28,6 +28,8 @@ impl Seen {
 impl Quickest {
     /// Of more pieces of work than this, some are forgotten for others.
     const PLACES: usize = 256;
+    /// How far from its place one may be.
+    const REACH: usize = 4;
     /// After so many times it is counted anew: what takes longer from now on is found out when it was seen twice as often.
     const TIMES: u32 = 8;
 
@@ -38,7 +40,10 @@ impl Quickest {
 
     /// This work, which has a number other than 0, took so long, or less.
     pub fn learn(&mut self, work: u64, took: u64) {
-        let seen = &mut self.places[work as usize % Quickest::PLACES];
+        let free = || Quickest::near(work).find(|place| self.places[*place].work == 0);
+        // Where all are taken, the first gives way.
+        let place = self.place(work).or_else(free).unwrap_or(work as usize % Quickest::PLACES);
+        let seen = &mut self.places[place];
         if seen.work != work {
             *seen = Seen { work, ..Seen::NOTHING };
         }
@@ -51,8 +56,16 @@ impl Quickest {
 
     /// What it takes, if it was seen.
     pub fn of(&self, work: u64) -> Option<u64> {
-        let seen = &self.places[work as usize % Quickest::PLACES];
-        (seen.work == work).then(|| seen.least.min(seen.before)).filter(|least| *least != u64::MAX)
+        let seen = &self.places[self.place(work)?];
+        Some(seen.least.min(seen.before)).filter(|least| *least != u64::MAX)
+    }
+
+    fn near(work: u64) -> impl Iterator<Item = usize> {
+        (work as usize % Quickest::PLACES..).take(Quickest::REACH).map(|place| place % Quickest::PLACES)
+    }
+
+    fn place(&self, work: u64) -> Option<usize> {
+        Quickest::near(work).find(|place| self.places[*place].work == work)
     }
 
     /// What comes next may be anything.
@@ -108,13 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_have_the_same_place_the_last_is_known() {
+    fn of_many_that_have_the_same_place_the_last_are_known() {
         let mut quickest = Quickest::new();
-        let other = 1 + Quickest::PLACES as u64;
-        quickest.learn(1, 10 * US);
-        quickest.learn(other, 500 * US);
-        assert_eq!([1, other].map(|work| quickest.of(work)), [None, Some(500 * US)]);
+        let places = Quickest::PLACES as u64;
+        let works = [255, 255 + places, 255 + 2 * places, 0];
+        works.iter().for_each(|work| quickest.learn(*work + places, *work * US));
+        assert_eq!(works.map(|work| quickest.of(work + places)), works.map(|work| Some(work * US)));
+        quickest.learn(255, 500 * US);
+        assert_eq!([255, 255 + places].map(|work| quickest.of(work)), [Some(500 * US), None], "there is no more room");
         quickest.forget();
-        assert_eq!(quickest.of(other), None);
+        assert_eq!(quickest.of(255), None);
     }
 }
