@@ -19,6 +19,9 @@ use crate::sys;
 const ROUND: u64 = 40_000_000;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 20_000_000;
+/// In a turn only its end is waited for, or where it lasts for very long: a program that launches slowly just then has nothing
+/// in flight after each wait, and the GPU is idle for up to a millisecond.
+const LONGEST_IN_TURN: u64 = 80_000_000;
 /// The same where there are no others.
 const ROUND_ALONE: u64 = 50_000_000;
 const LONGEST_ALONE: u64 = 45_000_000;
@@ -36,9 +39,13 @@ const AHEAD: u64 = 4_000_000;
 const LOOK: u64 = 200_000;
 
 /// How much is let through at a time.
-fn length(limit: Share, in_company: bool) -> u64 {
+fn length(limit: Share, in_company: bool, in_turn: bool) -> u64 {
     let (round, longest) = if in_company { (ROUND, LONGEST) } else { (ROUND_ALONE, LONGEST_ALONE) };
-    if limit.is_whole() { longest } else { limit.gpu(round).clamp(SHORTEST, longest) }
+    match limit.is_whole() {
+        true if in_turn => LONGEST_IN_TURN,
+        true => longest,
+        false => limit.gpu(round).clamp(SHORTEST, longest),
+    }
 }
 
 /// What is to be launched; or what it has to do first, and then ask again.
@@ -88,9 +95,12 @@ impl State {
     fn go_on(&mut self, pace: &Pace, compute: &Compute<'_>, asked: &Asked, lasts: u64, now: u64) -> Held<()> {
         let Some(stretch) = &mut self.stretch else { return Ok(()) };
         let is_over = lasts == 0;
-        let longest = length(compute.limit(), pace.in_company.load(Ordering::Relaxed));
+        let in_company = pace.in_company.load(Ordering::Relaxed);
+        // Where nothing else bounds what is in flight, this does.
+        let in_turn = self.wish.is_there() && pace.bound(compute).is_some();
+        let longest = length(compute.limit(), in_company, in_turn);
         // What should take little and goes on and on takes more than it should: that is to be found out.
-        let is_long = now > stretch.opened + 4 * longest;
+        let is_long = now > stretch.opened + if in_turn { LONGEST_IN_TURN } else { 4 * longest };
         let is_full = is_long || stretch.is_full(asked.stream, asked.work, longest);
         if is_over || stretch.context != asked.context || is_full || !compute.keep_turn(now + LOST) {
             self.closing = true;

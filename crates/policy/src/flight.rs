@@ -23,7 +23,7 @@ impl Flight {
     pub const SHORT: Flight = Flight { most: 250_000, low: 60_000 };
 
     /// The same in a turn that lasts for so long yet: nobody waits for what is done before its end. So the GPU does not run dry
-    /// when the thread that launches has no processor for a while. Not next to a `latency` container, which waits for nobody's
+    /// when the thread that launches has no processor for a while, or launches many short pieces one after another. Not next to a `latency` container, which waits for nobody's
     /// turn to end.
     #[must_use]
     pub fn within(self, turn: u64) -> Flight {
@@ -31,8 +31,8 @@ impl Flight {
         if self == Flight::SHORT {
             return self;
         }
-        let fits = turn.min(MOST);
-        Flight { most: self.most.max(fits), low: self.low.max(fits / 4) }
+        let fits = turn.saturating_add(self.most).min(MOST);
+        Flight { most: fits, low: self.low.max(fits / 4) }
     }
 
     /// How much a piece adds to what is in flight. Of what nothing is known, one is as much as may be: the next is started
@@ -75,8 +75,9 @@ mod tests {
         let usual = Flight::USUAL;
         assert_eq!(usual.within(20 * MS), Flight { most: MS + MS / 2, low: MS / 8 * 3 });
         assert_eq!(usual.within(u64::MAX), usual.within(2 * MS));
-        assert_eq!(usual.within(MS), Flight { most: MS, low: MS / 4 });
-        assert_eq!((usual.within(MS / 10), usual.within(0)), (usual, usual));
+        assert_eq!(usual.within(MS), Flight { most: MS / 10 * 14, low: MS / 20 * 7 });
+        assert_eq!(usual.within(MS / 10), Flight { most: MS / 2, low: MS / 8 });
+        assert_eq!(usual.within(0), usual);
         assert_eq!(Flight::SHORT.within(20 * MS), Flight::SHORT, "one in a hurry does not wait for the end");
     }
 
