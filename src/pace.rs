@@ -67,7 +67,8 @@ pub struct Pace {
     touched: AtomicBool,
     /// Whether other containers use the GPU.
     in_company: AtomicBool,
-    /// How much may be in flight because of them: 0: as much as it likes, 1: [`Flight::USUAL`], 2: [`Flight::SHORT`].
+    /// How much may be in flight because of them: 0: as much as it likes, 1: [`Flight::USUAL`], 2: [`Flight::SHORT`],
+    /// 3: [`Flight::AWAITED`].
     flight: AtomicU8,
     state: Guarded<State>,
 }
@@ -105,6 +106,7 @@ impl Pace {
 
     fn bound(&self, compute: &Compute<'_>) -> Option<Flight> {
         match self.flight.load(Ordering::Relaxed) {
+            3 => Some(Flight::AWAITED.with_limit(compute.limit())),
             2 => Some(Flight::SHORT),
             1 => Some(Flight::USUAL),
             _ => compute.is_wanted_by_others().then_some(Flight::USUAL),

@@ -158,7 +158,7 @@ impl State {
         // What is in flight may wait for this one.
         let is_stuck = now.saturating_sub(stretch.launched) > left + PATIENCE;
         let flight = flight.within(lasts);
-        let flight = Flight { most: flight.most + self.lateness, low: flight.low + self.lateness };
+        let flight = Flight { most: flight.most + self.lateness, low: flight.low + self.lateness, ..flight };
         let cost = costs::of(asked.work);
         if is_stuck || flight.admits(left, cost) {
             return Ok(());

@@ -3,7 +3,7 @@
 //! Whoever waits for a turn, or for a ceiling, waits for what is under way first. So while somebody waits, little is; but
 //! never so little that the GPU runs dry between two pieces.
 
-use crate::Cost;
+use crate::{Cost, Share};
 
 /// How much may be in flight while somebody is throttled or waits. Alone and below its limit a program queues as it likes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,26 +13,36 @@ pub struct Flight {
     /// With no more than this in flight the next piece is let through however long it is, or the GPU would run dry before
     /// it came: longer than a launch takes to arrive.
     pub low: u64,
+    /// In the middle of a turn there may be more, and no more than this: see [`Flight::within`].
+    pub ahead: u64,
 }
 
 impl Flight {
     /// Pieces of half a millisecond follow each other without a gap, and a hand-over waits for at most 0.6 ms of them.
-    pub const USUAL: Flight = Flight { most: 400_000, low: 100_000 };
+    pub const USUAL: Flight = Flight { most: 400_000, low: 100_000, ahead: 1_500_000 };
+
+    /// Where all who take turns wait for theirs: nobody comes before the end of this one who would wait for what is in flight.
+    pub const AWAITED: Flight = Flight { ahead: 5_000_000, ..Flight::USUAL };
 
     /// Next to a `latency` container, for which half of a hand-over is waiting for what is in flight.
-    pub const SHORT: Flight = Flight { most: 250_000, low: 60_000 };
+    pub const SHORT: Flight = Flight { most: 250_000, low: 60_000, ahead: 250_000 };
+
+    /// The same for one that has a limit. What is in flight is charged when it is done, and may be more than was due by then.
+    #[must_use]
+    pub fn with_limit(self, limit: Share) -> Flight {
+        if limit.is_whole() { self } else { Flight { ahead: self.ahead.min(Flight::USUAL.ahead), ..self } }
+    }
 
     /// The same in a turn that lasts for so long yet: nobody waits for what is done before its end. So the GPU does not run dry
-    /// when the thread that launches has no processor for a while, or launches many short pieces one after another. Not next to a `latency` container, which waits for nobody's
-    /// turn to end.
+    /// when the thread that launches has no processor for a while, or when a program takes longer to launch a part of its work
+    /// than the GPU takes to do it. Not next to a `latency` container, which waits for nobody's turn to end.
     #[must_use]
     pub fn within(self, turn: u64) -> Flight {
-        const MOST: u64 = 1_500_000;
-        if self == Flight::SHORT {
-            return self;
-        }
-        let fits = turn.saturating_add(self.most).min(MOST);
-        Flight { most: fits, low: self.low.max(fits / 4) }
+        const LOWER: u64 = 1_100_000;
+        let most = turn.saturating_add(self.most).min(self.ahead);
+        // A long piece is to follow in time, and need not wait behind all of it.
+        let more = most.saturating_sub(self.most).min(LOWER);
+        Flight { most, low: self.low + more / 4, ..self }
     }
 
     /// How much a piece adds to what is in flight. Of what nothing is known, one is as much as may be: the next is started
@@ -73,12 +83,18 @@ mod tests {
     fn more_is_in_flight_in_the_middle_of_a_turn_than_at_its_end() {
         const MS: u64 = 1_000_000;
         let usual = Flight::USUAL;
-        assert_eq!(usual.within(20 * MS), Flight { most: MS + MS / 2, low: MS / 8 * 3 });
+        let is = |flight: Flight, most: u64, low: u64| (flight.most, flight.low) == (most, low);
+        assert!(is(usual.within(20 * MS), MS + MS / 2, MS / 8 * 3));
         assert_eq!(usual.within(u64::MAX), usual.within(2 * MS));
-        assert_eq!(usual.within(MS), Flight { most: MS / 10 * 14, low: MS / 20 * 7 });
-        assert_eq!(usual.within(MS / 10), Flight { most: MS / 2, low: MS / 8 });
-        assert_eq!(usual.within(0), usual);
-        assert_eq!(Flight::SHORT.within(20 * MS), Flight::SHORT, "one in a hurry does not wait for the end");
+        assert!(is(usual.within(MS), MS / 10 * 14, MS / 20 * 7));
+        assert!(is(usual.within(MS / 10), MS / 2, MS / 8));
+        assert!(is(usual.within(0), usual.most, usual.low));
+        assert!(is(Flight::AWAITED.within(20 * MS), 5 * MS, MS / 8 * 3));
+        assert!(is(Flight::AWAITED.within(2 * MS), 2 * MS + usual.most, MS / 8 * 3));
+        assert_eq!(Flight::AWAITED.with_limit(Share::from_ppm(500_000)), usual);
+        assert_eq!(Flight::AWAITED.with_limit(Share::WHOLE), Flight::AWAITED);
+        assert_eq!(Flight::AWAITED.within(MS).most, usual.within(MS).most, "the end is the same");
+        assert!(is(Flight::SHORT.within(20 * MS), MS / 4, 60_000), "one in a hurry does not wait for the end");
     }
 
     proptest! {

@@ -39,6 +39,7 @@
 //! | [`Rules::idle`](turns::Rules::idle) | 0.3 ms | to switch away and back costs as much: a shorter gap is cheaper to wait for |
 //! | [`Rules::idle_latency`](turns::Rules::idle_latency) | 0.1 ms | where it is not known that a pause will be long ([`Pauses`]), a request every 20 ms costs the neighbour two switches, two wake-ups and this: 0.46 of its 17.4 ms, so that it keeps 97.3% of them |
 //! | [`Flight::USUAL`] | 0.4 and 0.1 ms | launches arrive within 0.1 ms, so the GPU never runs dry; a hand-over waits for little more than a switch costs. Well before the end of a turn, 1.5 and 0.4 ms ([`Flight::within`]): a thread that is woken late by less loses nothing |
+//! | [`Flight::AWAITED`] | 5 ms before the end of a turn | PyTorch takes 10 ms to launch a pass forward that takes the GPU 8, and then 5 for one backwards that takes 15: in a turn it gets ahead as it does alone |
 //! | [`Flight::SHORT`] | 0.25 and 0.06 ms | a request of 2.6 ms is answered in 1.2 times that at the median: it waits for a wake-up, a switch and half of what is in flight |
 //! | [`Rules::ahead`](turns::Rules::ahead) | 50 ms | a `latency` container of 20% may be 10 ms ahead of its due before it queues like anybody |
 //! | [`Rules::patience`](turns::Rules::patience) | 400 ms | two rounds. Longer than anybody waits in the order of virtual time, so that it means starving |

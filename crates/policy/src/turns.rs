@@ -155,15 +155,15 @@ impl Rules {
     /// last had or wanted a turn (now, if it waits for one; 0, if it never did). `None`: as much as it likes.
     ///
     /// Who wanted the GPU a moment ago may come back at any time and then waits for what is in flight; and so may a
-    /// `latency` container after any time.
+    /// `latency` container after any time. Who waits already waits for the end of the turn.
     pub fn flight(&self, others: impl Iterator<Item = (Priority, u64)>, now: u64) -> Option<Flight> {
         let mut bound = None;
         for (priority, wanted) in others.filter(|(_, wanted)| *wanted != 0) {
-            if priority == Priority::Latency {
-                return Some(Flight::SHORT);
-            }
-            if now.saturating_sub(wanted) < self.recent {
-                bound = Some(Flight::USUAL);
+            match now.saturating_sub(wanted) {
+                _ if priority == Priority::Latency => return Some(Flight::SHORT),
+                0 => bound = bound.or(Some(Flight::AWAITED)),
+                ago if ago < self.recent => bound = Some(Flight::USUAL),
+                _ => {}
             }
         }
         bound

@@ -84,6 +84,17 @@ pub(crate) fn priority(word: u64) -> Priority {
     }
 }
 
+/// Another container that is there.
+#[derive(Clone, Copy)]
+struct Other {
+    priority: Priority,
+    takes_turns: bool,
+    /// It waits for one, or will have to when this one ends.
+    waits: bool,
+    /// When its last turn ended; 0: it had none.
+    served: u64,
+}
+
 fn priority_word(priority: Priority) -> u64 {
     match priority {
         Priority::Normal => 0,
@@ -425,8 +436,8 @@ impl Compute<'_> {
         self.of(self.place.container, word::ACTIVE).store(now, SeqCst);
     }
 
-    /// Other containers that are there: their priority, and when they last had or wanted a turn; 0: never.
-    fn others(&self, now: u64) -> impl Iterator<Item = (Priority, u64)> {
+    /// Other containers that are there.
+    fn others(&self, now: u64) -> impl Iterator<Item = Other> {
         let wanting = self.gpu(gpu::WANTING).load(SeqCst);
         let others = (0..CONTAINERS).filter(|index| *index != self.place.container);
         others.filter_map(move |index| {
@@ -436,21 +447,28 @@ impl Compute<'_> {
             if !is_recent || self.table.containers[index].state.load(SeqCst) != LIVE || !self.is_alive(index) {
                 return None;
             }
-            let wants = wanting >> (index % 64) & 1 != 0;
-            let wanted = if wants { now } else { self.read(index, word::SERVED) };
-            Some((priority, wanted))
+            let takes_turns = wanting >> (index % 64) & 1 != 0;
+            let waits = takes_turns && self.read(index, word::SINCE) != 0;
+            Some(Other { priority, takes_turns, waits, served: self.read(index, word::SERVED) })
         })
     }
 
     /// Whether other containers use the GPU too, and, where some of them take turns, how much may be in flight.
     pub fn company(&self, now: u64) -> (bool, Option<Flight>) {
         let is_shared = self.others(now).next().is_some();
-        (is_shared, is_shared.then(|| RULES.flight(self.others(now), now)).flatten())
+        let wanted = |it: Other| match it {
+            Other { waits: true, .. } => now,
+            // It has nothing to do at present, and may be back in a moment.
+            Other { takes_turns: true, .. } => now.saturating_sub(1),
+            Other { served, .. } => served.min(now.saturating_sub(1)),
+        };
+        let others = self.others(now).map(|it| (it.priority, wanted(it)));
+        (is_shared, is_shared.then(|| RULES.flight(others, now)).flatten())
     }
 
     /// Whether any of them does not want turns at present: the GPU does what they send, whosever turn it is.
     pub fn is_beside_free_ones(&self, now: u64) -> bool {
-        self.others(now).any(|(_, wanted)| wanted < now)
+        self.others(now).any(|it| !it.takes_turns)
     }
 
     /// What the container asks for, and how urgently; where nobody has said so yet.

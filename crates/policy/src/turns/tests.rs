@@ -338,7 +338,9 @@ fn queues_are_short_where_somebody_may_come() {
     let flight =
         |priority: Priority, wanted: u64| RULES.flight([(Priority::Batch, 0), (priority, wanted)].into_iter(), NOW);
     assert_eq!(flight(Priority::Normal, 0), None, "it never wanted the GPU");
-    assert_eq!(flight(Priority::Normal, NOW), Some(Flight::USUAL));
+    assert_eq!(flight(Priority::Normal, NOW), Some(Flight::AWAITED));
+    let both = |wanted: [u64; 2]| RULES.flight(wanted.map(|wanted| (Priority::Normal, wanted)).into_iter(), NOW);
+    assert_eq!([[NOW, NOW - 1], [NOW - 1, NOW]].map(both), [Some(Flight::USUAL); 2], "one may come back");
     assert_eq!(flight(Priority::Normal, NOW - RULES.recent + 1), Some(Flight::USUAL));
     assert_eq!(flight(Priority::Normal, NOW - RULES.recent), None);
     assert_eq!(flight(Priority::Latency, 1), Some(Flight::SHORT), "whenever it comes");

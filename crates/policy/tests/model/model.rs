@@ -257,7 +257,7 @@ impl Model {
         };
         let bound = self.rules.flight(self.containers.iter().enumerate().filter_map(wanted), now);
         let lasts = self.over.map_or(u64::MAX, |at| at.saturating_sub(now));
-        let bound = bound.map(|flight| flight.within(lasts));
+        let bound = bound.map(|flight| flight.with_limit(container.limit).within(lasts));
         let admitted = container.admitted_at(self.gpu.front(index), now, bound);
         Some(container.work.available_at().max(container.may_launch).max(container.free_at(now)).max(admitted))
     }

@@ -44,12 +44,13 @@ fn others_go_on(outcome: &Outcome, what: &str, from: u64, to: u64, rest: f64) {
 fn others_go_on_when_one_is_stopped() {
     for (request, stops) in [40, 91].into_iter().flat_map(|request| moments().map(move |at| (request, at))) {
         let setup = Setup { stopped: Some((stops, GOES)), ..Setup::new(request, endless()) };
-        let outcome = Model::new(with_others(setup, request), 1).run(GOES + 2 * SECOND);
+        let outcome = Model::new(with_others(setup, request), 1).run(GOES + 5 * SECOND);
         let what = format!("{request}% stopped at {} ms", stops / MS);
         others_go_on(&outcome, &what, stops, GOES, 100.0);
         // What it did not want is not owed to it, nor does it owe anything.
-        let again = outcome.between(0, GOES + SOON * MS, GOES + 2 * SECOND);
-        assert!((again - f64::from(request)).abs() < 2.0, "{what}: afterwards it has {again}%");
+        // A round takes 240 ms where one has 91%: there are many in this time.
+        let again = outcome.between(0, GOES + SOON * MS, GOES + 5 * SECOND);
+        assert!((again - f64::from(request)).abs() < 1.0, "{what}: afterwards it has {again}%");
         for index in 0..3 {
             let (held, charged) = outcome.held(index);
             assert!(held.abs_diff(charged) < held / 1000, "{what}: {index} held for {held} and is charged {charged}");
@@ -73,15 +74,15 @@ fn others_go_on_when_one_dies() {
 fn others_go_on_when_one_hangs_for_ten_seconds() {
     for (request, hangs) in [40, 91].into_iter().flat_map(|request| moments().step_by(6).map(move |at| (request, at))) {
         let setup = Setup { hangs: Some((hangs, 10 * SECOND)), ..Setup::new(request, endless()) };
-        let outcome = Model::new(with_others(setup, request), 1).run(25 * SECOND);
+        let outcome = Model::new(with_others(setup, request), 1).run(28 * SECOND);
         let what = format!("{request}% hangs from {} ms", hangs / MS);
         // The hardware gives half of the time to a piece that does not end; a switch is 7% of its slices; and at each
         // hand-over one of them passes.
         others_go_on(&outcome, &what, hangs, hangs + 10 * SECOND, 36.0);
-        let (measured, worked) = (outcome.measured(0), outcome.worked(0, 0, 25 * SECOND));
+        let (measured, worked) = (outcome.measured(0), outcome.worked(0, 0, 28 * SECOND));
         assert!(measured.abs_diff(worked) < worked / 10, "{what}: {measured} measured, {worked} worked");
         for (index, share) in [f64::from(request), f64::from(100 - request) / 3.0].into_iter().enumerate() {
-            let again = outcome.between(index, 22 * SECOND, 25 * SECOND);
+            let again = outcome.between(index, 22 * SECOND, 28 * SECOND);
             assert!((again - share).abs() < 1.0, "{what}: afterwards {index} has {again}% of {share}");
         }
     }
