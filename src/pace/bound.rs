@@ -17,6 +17,10 @@ pub struct Waits {
     /// How long it took to send what before that, of which the last counts most. What is sent in one window may be done in the next,
     /// and a program that waits for all of a window sends nothing in it.
     sent: (u64, Sent),
+    /// The same in turns, and for how long those lasted.
+    in_turns: (u64, u64, Sent),
+    /// When turns were last wanted to find out what its work takes, or could have been.
+    tried: u64,
     /// When the program last did anything here.
     seen: u64,
 }
@@ -44,6 +48,11 @@ impl Sent {
         Sent { time: self.time / 2, unknown: self.unknown / 2, launches: self.launches / 2 }
     }
 
+    /// Whether so much of it is not known that nothing can be said of all.
+    fn is_unknown(self) -> bool {
+        self.unknown > self.launches / 8
+    }
+
     /// How long the GPU takes for all of it; nothing, if that cannot be told.
     fn takes(self, expected: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
         match self {
@@ -60,6 +69,10 @@ const WINDOW: u64 = 10_000_000;
 const GLANCE: u64 = 1_000_000;
 /// A program with work under way that launches nothing for so long waits for it.
 const PAUSE: u64 = 200_000;
+/// In turns of so long together it shows all of its sides.
+const IN_TURNS: u64 = 60_000_000;
+/// If turns are wanted to find out what its work takes, then not again for so long.
+const BETWEEN_TRIES: u64 = 1_000_000_000;
 /// Of one that is not seen for so long it is not known what it does.
 const AWAY: u64 = 3_000_000;
 
@@ -67,7 +80,17 @@ impl Waits {
     /// Not at all.
     pub const fn new() -> Waits {
         let nothing = Sent::NOTHING;
-        Waits { since: 0, waited: 0, waiting: 0, looked: 0, launched: nothing, sent: (0, nothing), seen: 0 }
+        Waits {
+            since: 0,
+            waited: 0,
+            waiting: 0,
+            looked: 0,
+            launched: nothing,
+            sent: (0, nothing),
+            in_turns: (0, 0, nothing),
+            tried: 0,
+            seen: 0,
+        }
     }
 
     /// Counts from now on.
@@ -135,13 +158,17 @@ impl Waits {
     /// `expected`: how long the GPU takes for so many launches of which it is not known by itself, as far as can be told from
     /// others. Who takes longer to send its work than the GPU to do it would not wait if it were alone: it waits because others
     /// have the GPU by turns of the hardware's, and to be held up to a turn of its own, which it cannot fill, would make it
-    /// wait more.
+    /// wait more. Where that is only what it seems to be, a turn tells.
     pub fn are_many(&mut self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
         if passed < WINDOW {
             return false;
         }
-        let many = self.waited > passed / 10 * 6 && !self.sends_slowly(expected, now);
+        let may_try = self.may_try(now);
+        if may_try {
+            self.tried = now;
+        }
+        let many = self.waited > passed / 10 * 6 && (may_try || !self.sends_slowly(expected, now));
         // A window in which nothing was sent tells nothing about how it is.
         if self.launched.launches > 0 {
             let (sending, launched) = self.sent_until(now);
@@ -156,6 +183,12 @@ impl Waits {
     pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let (sending, launched) = self.sent_until(now);
         now.saturating_sub(self.since) >= GLANCE && launched.takes(expected).is_some_and(|gpu| gpu < sending)
+    }
+
+    /// Whether it may be worth a turn to find out what its work takes.
+    pub fn may_try(&self, now: u64) -> bool {
+        let (_, sent) = self.sent_until(now);
+        sent.is_unknown() && now.saturating_sub(self.tried) > BETWEEN_TRIES
     }
 
     /// How long it took to send what.
@@ -176,10 +209,26 @@ impl Waits {
         passed >= GLANCE && self.waiting == 0 && self.waited < passed / 10 * 3
     }
 
-    /// Whether, in a turn that was long enough to tell, it has waited for little of the time.
-    pub fn are_few(&self, now: u64) -> bool {
+    /// A turn has ended. Whether turns are of no use: in the last few the program took longer to send its work than the GPU to do
+    /// it, or much longer in this one. A program that trains a network does so for a part of each step.
+    pub fn were_few_in_turn(&mut self, expected: impl Fn(u64) -> Option<u64>, now: u64) -> bool {
         let passed = now.saturating_sub(self.since);
-        passed >= WINDOW / 2 && self.waited < passed / 10 * 3
+        let (sending, sent) = (passed.saturating_sub(self.waited), self.launched);
+        let (before, sending_before, sent_before) = self.in_turns;
+        let (sending_all, sent_all) = (sending_before + sending, sent_before.and(sent));
+        let all = before + passed;
+        self.in_turns = (all / 4 * 3, sending_all / 4 * 3, sent_all.half().and(sent_all.half().half()));
+        let is_less = |sent: Sent, time: u64| sent.takes(&expected).is_none_or(|gpu| gpu < time);
+        let few = passed >= WINDOW / 2 && self.waited < passed / 10 * 3;
+        // Some of the time in which nothing was sent, the program may have had no processor.
+        let many_sides = all >= IN_TURNS && is_less(sent_all, sending_all / 4 * 3);
+        self.start(now);
+        few && (is_less(sent, sending / 2) || many_sides)
+    }
+
+    /// Turns are of no more use, or were not there before.
+    pub fn forget_turns(&mut self) {
+        self.in_turns = (0, 0, Sent::NOTHING);
     }
 }
 
@@ -318,8 +367,8 @@ mod tests {
             }
             None
         };
-        assert_eq!(until_bound(30_000, 1000 * MS), None);
-        assert!(until_bound(5_000, 1000 * MS) <= Some(50 * MS), "one that sends them in less than they take");
+        assert_eq!(until_bound(30_000, 900 * MS), None, "but for a try, after a second");
+        assert!(until_bound(5_000, 900 * MS) <= Some(50 * MS), "one that sends them in less than they take");
     }
 
     #[test]
@@ -439,9 +488,11 @@ mod tests {
         for at in [1, 2, 40, 41] {
             waits.is_there(at * MS);
         }
-        assert!(!waits.are_few(41 * MS), "38 ms are gone");
-        (42..46).for_each(|at| waits.is_there(at * MS));
-        assert!(waits.are_few(46 * MS), "and these are not");
+        assert!(!waits.were_few_in_turn(|_| None, 41 * MS), "38 ms are gone");
+        waits.start(38 * MS);
+        [38, 39, 77, 78].iter().for_each(|at| waits.is_there(at * MS));
+        (79..83).for_each(|at| waits.is_there(at * MS));
+        assert!(waits.were_few_in_turn(|_| None, 83 * MS), "and these are not");
         // Whoever was to look at it was stopped, too.
         waits.start(50 * MS);
         waits.is_there(50 * MS);
@@ -449,7 +500,10 @@ mod tests {
         waits.look(40 * MS, 90 * MS);
         waits.is_there(91 * MS);
         (92..=96).for_each(|at| waits.is_there(at * MS));
-        assert!(waits.are_few(97 * MS), "2 ms of 7 it had work under way and launched nothing, and 39 do not count");
+        assert!(
+            waits.were_few_in_turn(|_| None, 97 * MS),
+            "2 ms of 7 it had work under way and launched nothing, and 39 do not count"
+        );
         // One that is in a call that waits is not away.
         waits.start(50 * MS);
         waits.begin();
@@ -480,9 +534,50 @@ mod tests {
     fn a_turn_in_which_little_was_waited_for_was_not_needed() {
         let mut waits = Waits::new();
         waits.start(MS);
-        assert!(!waits.are_few(2 * MS), "too short to tell");
-        assert!(waits.are_few(20 * MS));
+        assert!(!waits.were_few_in_turn(|_| None, 2 * MS), "too short to tell");
         waits.held_up(10 * MS, 20 * MS);
-        assert!(!waits.are_few(20 * MS));
+        assert!(!waits.were_few_in_turn(|_| None, 20 * MS));
+        assert!(waits.were_few_in_turn(|_| None, 40 * MS));
+    }
+
+    #[test]
+    fn turns_are_judged_by_all_sides_of_a_program() {
+        // In every other turn it sends work of 16 ms in 20, and in the others work of 30 in 10 of 20, or of less.
+        let until_over = |much: u64| {
+            let mut waits = Waits::new();
+            (0..100u64).find(|turn| {
+                let at = turn * 50 * MS;
+                waits.start(at);
+                let (sent, waited) = if turn % 2 == 0 { (16 * MS, 0) } else { (much, 10 * MS) };
+                waits.launched(Some(sent));
+                waits.held_up(waited, at + 20 * MS);
+                waits.were_few_in_turn(|_| None, at + 20 * MS)
+            })
+        };
+        assert_eq!(until_over(30 * MS), None);
+        assert_eq!(until_over(MS), Some(4), "not before it has had a few");
+        let mut waits = Waits::new();
+        waits.start(0);
+        waits.launched(Some(9 * MS));
+        assert!(waits.were_few_in_turn(|_| None, 20 * MS), "where the GPU is idle for most of a turn, it is the last");
+    }
+
+    #[test]
+    fn a_turn_is_tried_where_most_of_the_work_is_not_known() {
+        let slow = |launches: u64| Some(launches * 1_000);
+        let mut waits = Waits::new();
+        let mut window = |from: u64, known: u64, waited: u64| {
+            waits.rest();
+            waits.start(from);
+            (0..100).for_each(|launch| waits.launched((launch < known).then_some(1_000)));
+            waits.held_up(waited, from + 11 * MS);
+            waits.are_many(slow, from + 11 * MS)
+        };
+        let second = 1000 * MS;
+        assert!(!window(2 * second, 100, 8 * MS), "all of it is known, and takes the program longer to send");
+        assert!(window(2 * second, 50, 8 * MS));
+        assert!(!window(3 * second, 50, 8 * MS), "not again and again");
+        assert!(!window(4 * second, 50, MS), "nor if it does not wait");
+        assert!(!window(5 * second, 50, 8 * MS) && window(6 * second, 50, 8 * MS));
     }
 }

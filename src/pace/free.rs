@@ -46,7 +46,8 @@ impl State {
             self.wish.waits.seem_few(now) && self.samples.are_quick() && self.samples.left() < IN_HAND;
         let is_quick = || Samples::is_quick(self.probes.expected(1));
         let expected = |launches| self.probes.expected(launches);
-        self.asking == 0 && (is_done_at_once || is_quick() && self.wish.waits.sends_slowly(expected, now))
+        let is_slow = || self.wish.waits.sends_slowly(expected, now) && !self.wish.waits.may_try(now);
+        self.asking == 0 && (is_done_at_once || is_quick() && is_slow())
     }
 
     /// Whether the GPU takes less for a launch than the program takes to make it: then each look counts for much to the program,

@@ -6,7 +6,7 @@
 use ration_policy::Quickest;
 use ration_policy::sample::{self, Begin, Launched, Rate};
 
-use super::costs::Work;
+use super::costs::{self, Work};
 use super::free::DEEPEST_ALONE;
 use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
 use crate::driver::Stream;
@@ -282,9 +282,9 @@ impl Probes {
         self.rate.learn(launches, time, in_company);
     }
 
-    /// How long the GPU takes for such work by itself; nothing, if that is not known.
+    /// How long the GPU takes for such work by itself, as was seen here or in turns; nothing, if that is not known.
     pub fn takes(&self, work: Work) -> Option<u64> {
-        self.quickest.of(work.number())
+        self.quickest.of(work.number()).or_else(|| costs::of(work).expected())
     }
 
     /// How long the GPU should take for so many launches like the last; nothing, if that is not known.

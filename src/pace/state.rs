@@ -273,7 +273,8 @@ impl State {
     pub fn end_turn(&mut self, compute: &Compute<'_>, now: u64) {
         compute.hand_over(now);
         self.lateness -= self.lateness / 8;
-        if self.wish.is_over_with_turn(compute.priority(), now) {
+        let expected = |launches| self.probes.expected(launches);
+        if self.wish.is_over_with_turn(compute.priority(), expected, now) {
             self.wants_no_more(compute);
         }
     }

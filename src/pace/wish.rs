@@ -61,6 +61,7 @@ impl Wish {
             (false, true) if begins(self) => {
                 (self.wanting, self.contested) = (true, now);
                 self.glances.forget();
+                self.waits.forget_turns();
                 self.waits.start(now);
             }
             _ => {}
@@ -83,11 +84,9 @@ impl Wish {
         (self.wanting, self.bound_until) = (false, if is_bound { now + REMEMBERED } else { 0 });
     }
 
-    /// A turn has ended. Whether it was of no use: the program did not wait for the GPU, though it had it.
-    pub fn is_over_with_turn(&mut self, priority: Priority, now: u64) -> bool {
-        let is_over = self.waits.are_few(now) && priority != Priority::Latency;
-        self.waits.start(now);
-        is_over
+    /// A turn has ended. Whether turns are of no use: the program does not wait for the GPU, though it has it. `expected` as above.
+    pub fn is_over_with_turn(&mut self, priority: Priority, expected: impl Fn(u64) -> Option<u64>, now: u64) -> bool {
+        self.waits.were_few_in_turn(expected, now) && priority != Priority::Latency
     }
 
     /// Whether turns are of no use because for a while nobody else wanted any. `is_contested`: somebody does, or may soon.
@@ -137,7 +136,7 @@ mod tests {
         let mut wish = Wish::new();
         assert!(!wish.consider(true, || false, Priority::Latency, |_| None, 1) && wish.is_there());
         wish.waits.start(MS);
-        assert!(!wish.is_over_with_turn(Priority::Latency, 30 * MS), "however little of a turn it needs");
+        assert!(!wish.is_over_with_turn(Priority::Latency, |_| None, 30 * MS), "however little of a turn it needs");
     }
 
     #[test]
@@ -177,8 +176,8 @@ mod tests {
         let mut wish = waiting(20 * MS);
         assert!(wanted(&mut wish, true, 20 * MS));
         wish.waits.held_up(10 * MS, 40 * MS);
-        assert!(!wish.is_over_with_turn(Priority::Normal, 40 * MS), "it waited for half of it");
-        assert!(wish.is_over_with_turn(Priority::Normal, 60 * MS), "and now for nothing");
+        assert!(!wish.is_over_with_turn(Priority::Normal, |_| None, 40 * MS), "it waited for half of it");
+        assert!(wish.is_over_with_turn(Priority::Normal, |_| None, 60 * MS), "and now for nothing");
         assert!(!wish.is_uncontested(false, 110 * MS), "not for long");
         assert!(wish.is_uncontested(false, 130 * MS));
         assert!(!wish.is_uncontested(true, 130 * MS));

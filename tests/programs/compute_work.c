@@ -21,6 +21,9 @@
  *                every 8 ms, about, there is something else to do for 3 to 7
  *     steps      as a network is trained: sixty kernels of a fortieth of the time, which take the host longer to launch than
  *                the GPU to do, and then twenty that do not; queued deep
+ *     eager      as Python trains one, with kernels of sixty kinds: 200 for which the host takes longer than the GPU, 320 for
+ *                which it takes a third as long; an event of its own behind these, and so on, of which no more than three are
+ *                not waited for
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
  * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
  */
@@ -88,6 +91,16 @@ static void in_batches(CUstream stream, int launches_each, int at_a_time, double
         }
         OK(cuEventRecord(marks[batch % 3], stream));
     }
+}
+
+/* A step as Python makes it. One kernel in four, and then one in three, is long. */
+static void eager_step(CUstream stream) {
+    for (int i = 0; i < 520; i++) {
+        int is_forward = i < 200, every = is_forward ? 4 : 3, kind = i % (is_forward ? 24 : 36);
+        be_busy(is_forward ? 60e-6 : 20e-6);
+        OK(cuLaunchKernel(i % every ? brief : kernel, 132 + kind, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+    }
+    __atomic_fetch_add(&launches, 520, __ATOMIC_RELAXED);
 }
 
 int main(int argc, char **argv) {
@@ -167,6 +180,14 @@ int main(int argc, char **argv) {
             }
             for (int i = 0; i < 20; i++) launch(stream);
             launches += 60;
+        }
+    } else if (!strcmp(shape, "eager")) {
+        CUevent marks[3];
+        for (int i = 0; i < 3; i++) OK(cuEventCreate(&marks[i], CU_EVENT_DISABLE_TIMING));
+        for (unsigned long step = 0; now() < end; step++) {
+            if (step >= 3) OK(cuEventSynchronize(marks[step % 3]));
+            eager_step(stream);
+            OK(cuEventRecord(marks[step % 3], stream));
         }
     } else if (!strcmp(shape, "request")) {
         for (double next = now(); now() < end; next += 0.02) {
