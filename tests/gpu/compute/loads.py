@@ -122,6 +122,13 @@ BY_NAME = {load.name: load for load in LOADS}
 
 # Not in the matrix of limits.
 REQUESTS = Load("requests", "20 kernels, 2.6 ms in all, every 20 ms", ("request", "130", "20", "20000"))
+LAYERS = Load(
+    "layers",
+    "PyTorch: training steps of many small kernels",
+    ("share_torch.py", "layers"),
+    needs=("torch",),
+    power_bound=True,
+)
 LAUNCH_BOUND = Load(
     "launch-bound",
     "CuPy: products of 256×256, as fast as they can be launched",

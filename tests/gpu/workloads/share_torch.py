@@ -1,4 +1,4 @@
-"""PyTorch wants all of the GPU. usage: share_torch.py gemm|graph|train"""
+"""PyTorch wants all of the GPU. usage: share_torch.py gemm|graph|train|layers"""
 
 import sys
 
@@ -61,5 +61,24 @@ def train():
     return step, mark, 2
 
 
+def layers():
+    """Many small kernels: what the GPU takes for a step is no more than twice what Python takes to ask for it."""
+    nn = torch.nn
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    inputs = torch.randn(64, 256, 1024, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=HALF):
+            loss = model(inputs).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    return step, mark, 1
+
+
 if __name__ == "__main__":
-    repeat({"gemm": gemm, "graph": graph, "train": train}[sys.argv[1]])
+    repeat({"gemm": gemm, "graph": graph, "train": train, "layers": layers}[sys.argv[1]])
