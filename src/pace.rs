@@ -20,6 +20,7 @@
 mod bound;
 pub mod costs;
 mod free;
+mod glances;
 mod held;
 mod marks;
 mod pacer;

@@ -118,6 +118,15 @@ fn start(
     session
 }
 
+/// The same without the library.
+fn bare(machine: &Machine, program: &Path, it: &Member) -> Session {
+    let mut command = machine.command(program);
+    command.args([it.shape, it.kernel_us, "60"]);
+    let mut session = Session::start(&mut command, Duration::from_secs(60));
+    session.until("ready").expect("it starts");
+    session
+}
+
 fn got(program: &Path, case: &Case) -> Vec<f64> {
     let (machine, regions) = (Machine::new(), Regions::new());
     let world = machine.world();
@@ -385,15 +394,10 @@ fn who_has_no_processor_does_not_keep_the_gpu() {
 fn side_by_side(program: &Path, in_slices: bool) -> (f64, f64) {
     let slow = member(25.0, "slow", "8");
     let (machine, regions) = (Machine::new(), Regions::new());
-    let bare = || {
-        let mut command = machine.command(program);
-        command.args([slow.shape, slow.kernel_us, "60"]);
-        let mut session = Session::start(&mut command, Duration::from_secs(60));
-        session.until("ready").expect("it starts");
-        session
-    };
-    let sessions =
-        [0, 1].map(|number| if in_slices { start(&machine, &regions, program, number, &slow, &[]) } else { bare() });
+    let sessions = [0, 1].map(|number| match in_slices {
+        true => start(&machine, &regions, program, number, &slow, &[]),
+        false => bare(&machine, program, &slow),
+    });
     std::thread::sleep(Duration::from_millis(300));
     let world = machine.world();
     let calls = |symbol: &str| {
@@ -418,6 +422,33 @@ fn who_does_not_fill_the_gpu_is_not_held_up() {
         &format!("per cent of the GPU's time and marks per 100 launches, bare, in slices: {got:.1?}\n"),
     );
     assert!(is_good(&got), "per cent of the GPU's time and marks per 100 launches, bare, in slices: {got:.1?}");
+}
+
+/// What a program has whose launches are all of kinds that nobody has seen, beside one that wants all: by plain time slicing, and
+/// in slices.
+fn with_new_kinds(program: &Path) -> [f64; 2] {
+    let members = [member(25.0, "shapes", "8"), member(75.0, "queue", "500")];
+    [false, true].map(|in_slices| {
+        let (machine, regions) = (Machine::new(), Regions::new());
+        let sessions: Vec<Session> = (members.iter().enumerate())
+            .map(|(number, it)| match in_slices {
+                true => start(&machine, &regions, program, number, it, &[]),
+                false => bare(&machine, program, it),
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(700));
+        shares(&machine.world(), &sessions, WINDOW)[0]
+    })
+}
+
+/// It is tried out now and then whether it is bound by the GPU, and that does not slow it down.
+#[test]
+fn who_launches_something_new_all_the_time_is_not_held_up() {
+    let program = compile("compute_work");
+    let is_good = |[plain, sliced]: &[f64; 2]| *sliced > 0.85 * plain;
+    let Some(got) = until_good(|| with_new_kinds(&program), is_good) else { return };
+    report("compute-new-kinds", &format!("per cent of the GPU's time, by time slicing and in slices: {got:.1?}\n"));
+    assert!(is_good(&got), "per cent of the GPU's time, by time slicing and in slices: {got:.1?}");
 }
 
 /// Four programs that send their work more slowly than the GPU does it, with pauses, and want half as much again as it has:

@@ -21,6 +21,8 @@ pub struct Waits {
     in_turns: (u64, u64, Sent),
     /// When turns were last wanted to find out what its work takes, or could have been.
     tried: u64,
+    /// Turns are wanted for that reason only.
+    is_try: bool,
     /// When the program last did anything here.
     seen: u64,
 }
@@ -89,6 +91,7 @@ impl Waits {
             sent: (0, nothing),
             in_turns: (0, 0, nothing),
             tried: 0,
+            is_try: false,
             seen: 0,
         }
     }
@@ -164,11 +167,12 @@ impl Waits {
         if passed < WINDOW {
             return false;
         }
-        let may_try = self.may_try(now);
+        let (may_try, is_slow) = (self.may_try(now), self.sends_slowly(expected, now));
         if may_try {
             self.tried = now;
         }
-        let many = self.waited > passed / 10 * 6 && (may_try || !self.sends_slowly(expected, now));
+        self.is_try = may_try && is_slow;
+        let many = self.waited > passed / 10 * 6 && (may_try || !is_slow);
         // A window in which nothing was sent tells nothing about how it is.
         if self.launched.launches > 0 {
             let (sending, launched) = self.sent_until(now);
@@ -222,8 +226,10 @@ impl Waits {
         let few = passed >= WINDOW / 2 && self.waited < passed / 10 * 3;
         // Some of the time in which nothing was sent, the program may have had no processor.
         let many_sides = all >= IN_TURNS && is_less(sent_all, sending_all / 4 * 3);
+        // Each launch of a kind that is not known is waited for: a program with new ones all the time is better off without turns.
+        let is_in_vain = self.is_try && before > 0 && sent.is_unknown();
         self.start(now);
-        few && (is_less(sent, sending / 2) || many_sides)
+        is_in_vain || few && (is_less(sent, sending / 2) || many_sides)
     }
 
     /// Turns are of no more use, or were not there before.
@@ -232,82 +238,9 @@ impl Waits {
     }
 }
 
-/// Looks at a program whose launches nobody need watch: it is not bound by the GPU though others use it, or alone, and they are
-/// short. Each look holds up every launch a little, for a millisecond or two in company, so a program that was found to be the
-/// same again and again is looked at more rarely.
-pub struct Glances {
-    /// Nobody looks at present.
-    away: bool,
-    /// How often in a row it was found to be such a program.
-    same: u32,
-    skipped: u32,
-}
-
-impl Glances {
-    /// So often in a row makes sure of it.
-    const SURE: u32 = 3;
-    /// And then so many are left out, one after another.
-    const SKIPPED: u32 = 4;
-
-    /// Nobody has looked.
-    pub const fn new() -> Glances {
-        Glances { away: false, same: 0, skipped: 0 }
-    }
-
-    /// From now on nobody looks. `is_such`: it was found to be a program that need not be looked at often.
-    pub fn end(&mut self, is_such: bool) {
-        let same = self.same.saturating_add(1);
-        *self = if is_such { Glances { away: true, same, ..*self } } else { Glances::new() };
-    }
-
-    /// A launch is looked at. Whether that is the first after a while.
-    pub fn begin(&mut self) -> bool {
-        std::mem::take(&mut self.away)
-    }
-
-    /// It is bound by the GPU.
-    pub fn forget(&mut self) {
-        *self = Glances::new();
-    }
-
-    /// It is time for another. Whether that may be left out: not where anything is otherwise than when the last was.
-    pub fn may_skip(&mut self, is_as_before: bool) -> bool {
-        if !is_as_before {
-            self.same = 0;
-        }
-        let skips = self.away && self.same >= Glances::SURE && self.skipped < Glances::SKIPPED;
-        self.skipped = if skips { self.skipped + 1 } else { 0 };
-        skips
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_is_found_the_same_is_looked_at_more_rarely() {
-        let mut glances = Glances::new();
-        for _ in 0..3 {
-            assert!(!glances.may_skip(true));
-            glances.begin();
-            glances.end(true);
-        }
-        for _ in 0..3 {
-            let skipped: Vec<bool> = (0..5).map(|_| glances.may_skip(true)).collect();
-            assert_eq!(skipped, [true, true, true, true, false]);
-            assert!(glances.begin() && !glances.begin());
-            assert!(!glances.may_skip(true), "it is being looked at");
-            glances.end(true);
-        }
-        assert!(
-            !glances.may_skip(false) && !glances.may_skip(true),
-            "it is found out again, with others there or without"
-        );
-        glances.forget();
-        glances.end(true);
-        assert!(!glances.may_skip(true), "and from the beginning");
-    }
 
     const MS: u64 = 1_000_000;
 
@@ -579,5 +512,14 @@ mod tests {
         assert!(!window(3 * second, 50, 8 * MS), "not again and again");
         assert!(!window(4 * second, 50, MS), "nor if it does not wait");
         assert!(!window(5 * second, 50, 8 * MS) && window(6 * second, 50, 8 * MS));
+        // In the turns that follow all of it is known, or as little as before.
+        let mut turn = |at: u64, known: u64| {
+            waits.start(6 * second + at * MS);
+            (0..100).for_each(|launch| waits.launched((launch < known).then_some(MS)));
+            waits.held_up(15 * MS, 6 * second + (at + 20) * MS);
+            waits.were_few_in_turn(slow, 6 * second + (at + 20) * MS)
+        };
+        assert!(!turn(100, 50), "in the first it is found out");
+        assert!(!turn(200, 90) && turn(300, 50));
     }
 }

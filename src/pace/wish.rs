@@ -5,7 +5,8 @@
 
 use ration_policy::turns::Priority;
 
-use super::bound::{Glances, Waits};
+use super::bound::Waits;
+use super::glances::Glances;
 
 /// Whether turns are wanted, and what that is told from.
 pub struct Wish {

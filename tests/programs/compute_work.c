@@ -24,6 +24,7 @@
  *     eager      as Python trains one, with kernels of sixty kinds: 200 for which the host takes longer than the GPU, 320 for
  *                which it takes a third as long; an event of its own behind these, and so on, of which no more than three are
  *                not waited for
+ *     shapes     sixteen kernels, waited for, which take the host 30 us each; no two of them are alike
  *     request    twenty kernels every 20 ms, waited for; prints `took MICROSECONDS` for each twenty
  * Prints `ready` before the work, and `done LAUNCHES` after it. Any wrong answer ends it with status 1.
  */
@@ -180,6 +181,12 @@ int main(int argc, char **argv) {
             }
             for (int i = 0; i < 20; i++) launch(stream);
             launches += 60;
+        }
+    } else if (!strcmp(shape, "shapes")) {
+        for (unsigned blocks = 1; now() < end; launches++) {
+            be_busy(30e-6);
+            OK(cuLaunchKernel(kernel, blocks++, 1, 1, 1024, 1, 1, 0, stream, NULL, NULL));
+            if (blocks % 16 == 0) OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "eager")) {
         CUevent marks[3];
