@@ -58,6 +58,9 @@ pub fn forget_the_parent() {
     pacer::forget_the_parent();
 }
 
+/// How much may be in flight because of other containers. The first: as much as it likes.
+const FLIGHTS: [Option<Flight>; 4] = [None, Some(Flight::USUAL), Some(Flight::SHORT), Some(Flight::AWAITED)];
+
 /// A process's pace on one GPU.
 pub struct Pace {
     /// Whether containers use this GPU by turns.
@@ -68,8 +71,7 @@ pub struct Pace {
     touched: AtomicBool,
     /// Whether other containers use the GPU.
     in_company: AtomicBool,
-    /// How much may be in flight because of them: 0: as much as it likes, 1: [`Flight::USUAL`], 2: [`Flight::SHORT`],
-    /// 3: [`Flight::AWAITED`].
+    /// How much may be in flight because of them: which of [`FLIGHTS`].
     flight: AtomicU8,
     state: Guarded<State>,
 }
@@ -106,12 +108,14 @@ impl Pace {
     }
 
     fn bound(&self, compute: &Compute<'_>) -> Option<Flight> {
-        match self.flight.load(Ordering::Relaxed) {
-            3 => Some(Flight::AWAITED.with_limit(compute.limit())),
-            2 => Some(Flight::SHORT),
-            1 => Some(Flight::USUAL),
-            _ => compute.is_wanted_by_others().then_some(Flight::USUAL),
-        }
+        let flight = FLIGHTS.get(usize::from(self.flight.load(Ordering::Relaxed))).copied().flatten();
+        let flight = flight.or_else(|| compute.is_wanted_by_others().then_some(Flight::USUAL));
+        flight.map(|flight| flight.with_limit(compute.limit()))
+    }
+
+    fn set_bound(&self, flight: Option<Flight>) {
+        let number = FLIGHTS.iter().zip(0..).find(|(it, _)| **it == flight).map_or(0, |(_, number)| number);
+        self.flight.store(number, Ordering::Relaxed);
     }
 
     /// Sends work to the GPU when its time has come. The driver is asked once, whatever happens.

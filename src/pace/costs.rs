@@ -50,36 +50,39 @@ struct Entry {
 
 static TABLE: [Entry; SIZE] = [const { Entry { work: AtomicU64::new(0), cost: AtomicU64::new(0) } }; SIZE];
 
-/// Where a piece of work stands, or could.
-fn entry(work: Work) -> Option<&'static Entry> {
+/// Where a piece of work may stand.
+fn places(work: Work) -> impl Iterator<Item = &'static Entry> {
     let start = work.0 as usize;
-    let places = (start..start + REACH).map(|place| &TABLE[place % SIZE]);
-    for entry in places {
+    (start..start + REACH).map(|place| &TABLE[place % SIZE])
+}
+
+/// Where it stands from now on.
+fn entry(work: Work) -> &'static Entry {
+    for entry in places(work) {
         match entry.work.load(Ordering::Relaxed) {
-            there if there == work.0 => return Some(entry),
+            there if there == work.0 => return entry,
             0 => match entry.work.compare_exchange(0, work.0, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(entry),
-                Err(there) if there == work.0 => return Some(entry),
+                Ok(_) => return entry,
+                Err(there) if there == work.0 => return entry,
                 Err(_) => {}
             },
             _ => {}
         }
     }
     // Full around here: whoever was here first gives way.
-    let oldest = &TABLE[start % SIZE];
+    let oldest = &TABLE[work.0 as usize % SIZE];
     oldest.work.store(work.0, Ordering::Relaxed);
     oldest.cost.store(0, Ordering::Relaxed);
-    Some(oldest)
+    oldest
 }
 
 /// What it is expected to take.
 pub fn of(work: Work) -> Cost {
-    entry(work).map_or(Cost::UNKNOWN, |entry| Cost(entry.cost.load(Ordering::Relaxed)))
+    let there = places(work).find(|entry| entry.work.load(Ordering::Relaxed) == work.0);
+    there.map_or(Cost::UNKNOWN, |entry| Cost(entry.cost.load(Ordering::Relaxed)))
 }
 
 /// From now on.
 pub fn set(work: Work, cost: Cost) {
-    if let Some(entry) = entry(work) {
-        entry.cost.store(cost.0, Ordering::Relaxed);
-    }
+    entry(work).cost.store(cost.0, Ordering::Relaxed);
 }

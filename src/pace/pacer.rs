@@ -12,8 +12,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use ration_policy::Flight;
-
 use super::Pace;
 use crate::abi::cuda::CUcontext;
 use crate::driver::calls;
@@ -191,13 +189,7 @@ impl Pace {
         }
         let (in_company, flight) = if self.takes_turns { compute.company(now) } else { (false, None) };
         let was_in_company = self.in_company.swap(in_company, Ordering::Relaxed);
-        let flight = match flight {
-            None => 0,
-            Some(Flight::SHORT) => 2,
-            Some(Flight::AWAITED) => 3,
-            Some(_) => 1,
-        };
-        self.flight.store(flight, Ordering::Relaxed);
+        self.set_bound(flight);
         // The next launch is looked at, even if none has to ask.
         let is_as_before = was_in_company == in_company && compute.limit().is_whole() && is_used;
         if !self.state.with(|state| state.wish.glances.may_skip(is_as_before)) {

@@ -106,8 +106,9 @@ impl Marked {
         self.passed.as_ref().map_or(0, |mark| mark.upto)
     }
 
-    /// Whether something that was launched may not be done, as far as is known; what is not is done beside other work.
-    fn is_beside(&mut self) -> bool {
+    /// Something is launched into another stream: what is not done here, as far as is known, is done beside it. Whether that is
+    /// anything.
+    fn meets_another(&mut self) -> bool {
         let is_beside = self.launched > self.passed_upto();
         if is_beside {
             self.piece.iter_mut().for_each(|piece| piece.is_shared = true);
@@ -321,7 +322,7 @@ impl Stretch {
         self.singled_out -= u32::from(is_awaited);
         let due = due || is_awaited;
         let others = self.streams.iter_mut().enumerate().filter(|(place, _)| *place != ticket.stream);
-        let is_shared = others.fold(false, |is_shared, (_, marked)| marked.is_beside() || is_shared);
+        let is_shared = others.fold(false, |is_shared, (_, marked)| marked.meets_another() || is_shared);
         let Some(marked) = self.streams.get_mut(ticket.stream) else { return };
         marked.going = marked.going.saturating_sub(1);
         marked.launched = marked.launched.saturating_add(ticket.cost);

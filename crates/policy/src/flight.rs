@@ -38,7 +38,7 @@ impl Flight {
     /// than the GPU takes to do it. Not next to a `latency` container, which waits for nobody's turn to end.
     #[must_use]
     pub fn within(self, turn: u64) -> Flight {
-        const LOWER: u64 = 1_100_000;
+        const LOWER: u64 = Flight::USUAL.ahead - Flight::USUAL.most;
         let most = turn.saturating_add(self.most).min(self.ahead);
         // A long piece is to follow in time, and need not wait behind all of it.
         let more = most.saturating_sub(self.most).min(LOWER);
