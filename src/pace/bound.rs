@@ -46,8 +46,17 @@ impl Sent {
         }
     }
 
-    fn half(self) -> Sent {
-        Sent { time: self.time / 2, unknown: self.unknown / 2, launches: self.launches / 2 }
+    fn without(self, less: Sent) -> Sent {
+        Sent {
+            time: self.time - less.time,
+            unknown: self.unknown - less.unknown,
+            launches: self.launches - less.launches,
+        }
+    }
+
+    /// One of so many parts.
+    fn part(self, of: u64) -> Sent {
+        Sent { time: self.time / of, unknown: self.unknown / of, launches: self.launches / of }
     }
 
     /// Whether so much of it is not known that nothing can be said of all.
@@ -173,10 +182,11 @@ impl Waits {
         }
         self.is_try = may_try && is_slow;
         let many = self.waited > passed / 10 * 6 && (may_try || !is_slow);
-        // A window in which nothing was sent tells nothing about how it is.
+        // A window in which nothing was sent tells nothing about how it is. What one that trains a network sends in the last few of
+        // them, before it waits, is not what it sends in all of a step.
         if self.launched.launches > 0 {
-            let (sending, launched) = self.sent_until(now);
-            self.sent = (sending / 2, launched.half());
+            let (sending, sent) = self.sent_until(now);
+            self.sent = (sending - sending / 8, sent.without(sent.part(8)));
         }
         self.start(now);
         many
@@ -221,13 +231,15 @@ impl Waits {
         let (before, sending_before, sent_before) = self.in_turns;
         let (sending_all, sent_all) = (sending_before + sending, sent_before.and(sent));
         let all = before + passed;
-        self.in_turns = (all / 4 * 3, sending_all / 4 * 3, sent_all.half().and(sent_all.half().half()));
+        self.in_turns = (all - all / 4, sending_all - sending_all / 4, sent_all.without(sent_all.part(4)));
         let is_less = |sent: Sent, time: u64| sent.takes(&expected).is_none_or(|gpu| gpu < time);
-        let few = passed >= WINDOW / 2 && self.waited < passed / 10 * 3;
+        // A turn may end early: a short one tells nothing.
+        let is_telling = passed >= WINDOW / 2;
+        let few = is_telling && self.waited < passed / 10 * 3;
         // Some of the time in which nothing was sent, the program may have had no processor.
         let many_sides = all >= IN_TURNS && is_less(sent_all, sending_all / 4 * 3);
         // Each launch of a kind that is not known is waited for: a program with new ones all the time is better off without turns.
-        let is_in_vain = self.is_try && before > 0 && sent.is_unknown();
+        let is_in_vain = is_telling && self.is_try && before > 0 && sent.is_unknown();
         self.start(now);
         is_in_vain || few && (is_less(sent, sending / 2) || many_sides)
     }
@@ -496,6 +508,25 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_ends_slowly_is_judged_as_a_whole() {
+        // It sends work of so much in each of two windows, and 4 ms in each of the next four; then it waits for all of it.
+        let is_bound = |quickly: u64| {
+            let (mut waits, mut now) = (Waits::new(), MS);
+            waits.start(now);
+            (0..6).any(|_| {
+                let sent = [quickly, quickly, 4, 4, 4, 4].into_iter().chain([0; 8]);
+                sent.fold(false, |is_bound, sent| {
+                    now += 11 * MS;
+                    waits.launched(Some(sent * MS));
+                    waits.held_up(if sent == 0 { 11 * MS } else { 0 }, now);
+                    is_bound || waits.are_many(|_| None, now)
+                })
+            })
+        };
+        assert!(is_bound(36) && !is_bound(4));
+    }
+
+    #[test]
     fn a_turn_is_tried_where_most_of_the_work_is_not_known() {
         let slow = |launches: u64| Some(launches * 1_000);
         let mut waits = Waits::new();
@@ -513,13 +544,15 @@ mod tests {
         assert!(!window(4 * second, 50, MS), "nor if it does not wait");
         assert!(!window(5 * second, 50, 8 * MS) && window(6 * second, 50, 8 * MS));
         // In the turns that follow all of it is known, or as little as before.
-        let mut turn = |at: u64, known: u64| {
+        let mut turn = |at: u64, lasts: u64, known: u64| {
+            let end = 6 * second + (at + lasts) * MS;
             waits.start(6 * second + at * MS);
             (0..100).for_each(|launch| waits.launched((launch < known).then_some(MS)));
-            waits.held_up(15 * MS, 6 * second + (at + 20) * MS);
-            waits.were_few_in_turn(slow, 6 * second + (at + 20) * MS)
+            waits.held_up(lasts / 4 * 3 * MS, end);
+            waits.were_few_in_turn(slow, end)
         };
-        assert!(!turn(100, 50), "in the first it is found out");
-        assert!(!turn(200, 90) && turn(300, 50));
+        assert!(!turn(100, 20, 50), "in the first it is found out");
+        assert!(!turn(200, 20, 90) && !turn(250, 4, 50), "and one that ends early tells nothing");
+        assert!(turn(300, 20, 50));
     }
 }
