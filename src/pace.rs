@@ -26,6 +26,7 @@ mod marks;
 mod pacer;
 mod probe;
 mod samples;
+mod sent;
 mod sleep;
 mod state;
 mod stretch;

@@ -6,6 +6,8 @@
 //! To wait is to be in a call that waits for the GPU, to be held up in a launch because enough is queued already, or to have
 //! work under way and launch nothing.
 
+use super::sent::Sent;
+
 /// How long a program has waited, since when.
 pub struct Waits {
     since: u64,
@@ -25,53 +27,6 @@ pub struct Waits {
     is_try: bool,
     /// When the program last did anything here.
     seen: u64,
-}
-
-/// What was launched: how long the GPU takes for what is known, and how much is not.
-#[derive(Clone, Copy)]
-struct Sent {
-    time: u64,
-    unknown: u64,
-    launches: u64,
-}
-
-impl Sent {
-    const NOTHING: Sent = Sent { time: 0, unknown: 0, launches: 0 };
-
-    fn and(self, more: Sent) -> Sent {
-        Sent {
-            time: self.time.saturating_add(more.time),
-            unknown: self.unknown.saturating_add(more.unknown),
-            launches: self.launches.saturating_add(more.launches),
-        }
-    }
-
-    fn without(self, less: Sent) -> Sent {
-        Sent {
-            time: self.time - less.time,
-            unknown: self.unknown - less.unknown,
-            launches: self.launches - less.launches,
-        }
-    }
-
-    /// One of so many parts.
-    fn part(self, of: u64) -> Sent {
-        Sent { time: self.time / of, unknown: self.unknown / of, launches: self.launches / of }
-    }
-
-    /// Whether so much of it is not known that nothing can be said of all.
-    fn is_unknown(self) -> bool {
-        self.unknown > self.launches / 8
-    }
-
-    /// How long the GPU takes for all of it; nothing, if that cannot be told.
-    fn takes(self, expected: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
-        match self {
-            Sent { launches: 0, .. } => None,
-            Sent { unknown: 0, time, .. } => Some(time),
-            Sent { unknown, time, .. } => Some(time.saturating_add(expected(unknown)?)),
-        }
-    }
 }
 
 /// It takes so long to see what a program does.
@@ -124,6 +79,16 @@ impl Waits {
     pub fn launched(&mut self, takes: Option<u64>) {
         let (time, unknown) = (takes.unwrap_or(0), u64::from(takes.is_none()));
         self.launched = self.launched.and(Sent { time, unknown, launches: 1 });
+    }
+
+    /// A launch took the driver so long, with others before it that the GPU is not done with. It waits where the hardware's queue is
+    /// full; but for long only to load code.
+    pub fn called(&mut self, length: u64, now: u64) {
+        const WAITS: u64 = 20_000;
+        const LOADS: u64 = 10_000_000;
+        if (WAITS..LOADS).contains(&length) {
+            self.held_up(length, now);
+        }
     }
 
     /// A launch was held up for so long.
@@ -186,7 +151,7 @@ impl Waits {
         // them, before it waits, is not what it sends in all of a step.
         if self.launched.launches > 0 {
             let (sending, sent) = self.sent_until(now);
-            self.sent = (sending - sending / 8, sent.without(sent.part(8)));
+            self.sent = (sending - sending / 4, sent.without(sent.part(4)));
         }
         self.start(now);
         many
@@ -197,6 +162,12 @@ impl Waits {
     pub fn sends_slowly(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
         let (sending, launched) = self.sent_until(now);
         now.saturating_sub(self.since) >= GLANCE && launched.takes(expected).is_some_and(|gpu| gpu < sending)
+    }
+
+    /// Whether all that it sent lately, and not only the last of it, takes the GPU half as long as it took to send, or longer.
+    pub fn takes_much(&self, expected: impl FnOnce(u64) -> Option<u64>, now: u64) -> bool {
+        let (sending, sent) = self.sent_until(now);
+        sent.takes(expected).is_some_and(|gpu| gpu >= sending / 2)
     }
 
     /// Whether it may be worth a turn to find out what its work takes.
@@ -486,6 +457,43 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_in_the_driver_waits() {
+        // Each of hundred launches takes the driver so long, and the program 10 us.
+        let waits = |length: u64| {
+            let mut waits = Waits::new();
+            waits.start(MS);
+            let now = (0..100).fold(MS, |now, _| {
+                let now = now + 10_000 + length;
+                waits.launched(Some(50_000));
+                waits.called(length, now);
+                now
+            });
+            waits.waited * 100 / (now - MS)
+        };
+        assert_eq!((waits(4_000), waits(90_000)), (0, 90), "one that finds the queue full");
+        assert_eq!(waits(50 * MS), 0, "but not one that loads code");
+    }
+
+    #[test]
+    fn who_sends_long_ones_too_takes_much() {
+        // Windows of work of so much in 11 ms, the last first; and 1 ms of work in the 2 since then.
+        let takes_much = |before: [u64; 6]| {
+            let mut waits = Waits::new();
+            let end = before.iter().rev().fold(MS, |now, sent| {
+                waits.start(now);
+                waits.launched(Some(sent * MS));
+                let end = now + 11 * MS;
+                waits.are_many(|_| None, end);
+                end
+            });
+            waits.launched(Some(MS / 10));
+            waits.takes_much(|_| None, end + 2 * MS)
+        };
+        assert!(takes_much([2, 2, 2, 24, 24, 24]) && !takes_much([2, 2, 2, 5, 5, 5]));
+        assert!(!Waits::new().takes_much(|_| Some(MS), MS), "of one that sent nothing, nothing is known");
+    }
+
+    #[test]
     fn turns_are_judged_by_all_sides_of_a_program() {
         // In every other turn it sends work of 16 ms in 20, and in the others work of 30 in 10 of 20, or of less.
         let until_over = |much: u64| {
@@ -523,7 +531,7 @@ mod tests {
                 })
             })
         };
-        assert!(is_bound(36) && !is_bound(4));
+        assert!(is_bound(60) && !is_bound(4));
     }
 
     #[test]

@@ -47,7 +47,9 @@ impl State {
         let is_quick = || Samples::is_quick(self.probes.expected(1));
         let expected = |launches| self.probes.expected(launches);
         let is_slow = || self.wish.waits.sends_slowly(expected, now) && !self.wish.waits.may_try(now);
-        self.asking == 0 && (is_done_at_once || is_quick() && is_slow())
+        // The last ones may be short, and those that come next long.
+        let is_much = || self.wish.waits.takes_much(expected, now);
+        self.asking == 0 && (is_done_at_once || is_quick() && is_slow()) && !is_much()
     }
 
     /// Whether the GPU takes less for a launch than the program takes to make it: then each look counts for much to the program,

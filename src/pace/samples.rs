@@ -15,8 +15,9 @@ struct Sample {
     stream: Stream,
     /// When it was recorded, by the host's clock.
     at: u64,
-    /// How many launches there were up to it, and how many in its stream since the mark before.
+    /// How many launches there were up to it, what they should take, and how many there were in its stream since the mark before.
     count: u64,
+    time: u64,
     own: u64,
     /// The one before was under way when this one was recorded, so that the GPU had no pause between them.
     follows: bool,
@@ -32,6 +33,9 @@ pub struct Samples {
     marked: u64,
     looked: u64,
     count: u64,
+    /// What those should take, as far as it is known of each kind by itself, and in company: the quickest of what was found are the
+    /// short ones, where a program launches short and long ones.
+    time: u64,
     /// How many there were in the stream that is marked, since it last was.
     own: u64,
     /// What a launch takes on average; 0: not known. In company, by the quickest of what was found last: in most of it the GPU worked
@@ -70,6 +74,7 @@ impl Samples {
             marked: 0,
             looked: 0,
             count: 0,
+            time: 0,
             own: 0,
             cost: 0,
             latest: [u64::MAX; Samples::LATEST],
@@ -79,8 +84,16 @@ impl Samples {
         }
     }
 
-    /// Something was launched into a stream that can be marked.
-    pub fn after(&mut self, context: usize, stream: Stream, events: &mut Events, in_company: bool, now: u64) {
+    /// Something was launched into a stream that can be marked, and takes so long, if that is known.
+    pub fn after(
+        &mut self,
+        context: usize,
+        stream: Stream,
+        takes: Option<u64>,
+        events: &mut Events,
+        in_company: bool,
+        now: u64,
+    ) {
         const MOST: usize = 64;
         /// Of those of a program that waits for each, one launch in so many shows whether it still does.
         const ONE_IN: u32 = 8;
@@ -93,6 +106,7 @@ impl Samples {
             self.context = context;
         }
         self.count += 1;
+        self.time = self.time.saturating_add(takes.filter(|_| in_company).unwrap_or(0));
         let is_other = self.marks.back().is_some_and(|sample| sample.stream != stream);
         self.own += u64::from(!is_other);
         let last = self.marks.back().or(self.passed.as_ref()).map_or(0, |sample| sample.count);
@@ -113,7 +127,8 @@ impl Samples {
         if record(event, stream) {
             let follows = self.marks.back().is_some_and(|sample| !has_passed(sample.event));
             let own = std::mem::take(&mut self.own);
-            self.marks.push_back(Sample { event, stream, at: now, count: self.count, own, follows });
+            let (count, time) = (self.count, self.time);
+            self.marks.push_back(Sample { event, stream, at: now, count, time, own, follows });
             self.marked = now;
         } else {
             events.give([event]);
@@ -144,20 +159,26 @@ impl Samples {
         self.marks.front().map_or(0, |sample| now.saturating_sub(sample.at))
     }
 
+    /// How many launches should be under way, and what they take.
+    fn under_way(&self) -> (u64, u64) {
+        let (count, time) = self.passed.as_ref().map_or((0, 0), |sample| (sample.count, sample.time));
+        let count = self.count - count;
+        (count, count.saturating_mul(self.cost).max(self.time - time))
+    }
+
     /// What should be under way.
     pub fn left(&self) -> u64 {
-        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
-        if self.marks.is_empty() { 0 } else { under_way.saturating_mul(self.cost) }
+        if self.marks.is_empty() { 0 } else { self.under_way().1 }
     }
 
     /// Whether more may be launched, if no more is to be under way than this.
     pub fn admits(&self, most: u64) -> bool {
-        let under_way = self.count - self.passed.as_ref().map_or(0, |sample| sample.count);
+        let (count, time) = self.under_way();
         match self.cost {
             // The next one can be marked, so this does not go on.
             _ if self.marks.is_empty() => true,
-            0 => under_way < Samples::UNKNOWN,
-            cost => under_way < 2 || under_way.saturating_mul(cost) <= most,
+            0 => count < Samples::UNKNOWN,
+            _ => count < 2 || time <= most,
         }
     }
 
@@ -200,7 +221,7 @@ impl Samples {
     /// Launches were not watched for a while.
     pub fn begin_again(&mut self, events: &mut Events) {
         events.give(self.marks.drain(..).chain(self.passed.take()).map(|sample| sample.event));
-        (self.count, self.own, self.found) = (0, 0, 0);
+        (self.count, self.time, self.own, self.found) = (0, 0, 0, 0);
     }
 
     /// Nothing was launched for a while, and nothing is under way: what comes next may be anything.

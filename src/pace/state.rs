@@ -143,7 +143,11 @@ impl State {
         let Launched { context, stream, work, ticket, called } = *launched;
         self.launched = now;
         self.wish.waits.is_there(now);
-        self.wish.waits.launched(self.probes.takes(work));
+        let takes = self.probes.takes(work);
+        self.wish.waits.launched(takes);
+        if self.samples.left() > 0 {
+            self.wish.waits.called(now.saturating_sub(called), now);
+        }
         self.asking = self.asking.saturating_sub(1);
         let events = self.events.entry(context).or_insert(Events::new());
         if let Some(ticket) = ticket {
@@ -154,7 +158,7 @@ impl State {
             }
             self.probes.is_held();
         } else {
-            self.samples.after(context, stream, events, in_company, now);
+            self.samples.after(context, stream, takes, events, in_company, now);
             self.probes.after(context, stream, work, events, now);
         }
         let is_held = self.stretch.is_some() || self.wish.is_there() || self.probes.is_open();
