@@ -30,9 +30,9 @@ impl Sent {
         }
     }
 
-    /// One of so many parts.
+    /// One of so many parts, and no less: without one again and again, nothing is left.
     pub fn part(self, of: u64) -> Sent {
-        Sent { time: self.time / of, unknown: self.unknown / of, launches: self.launches / of }
+        Sent { time: self.time.div_ceil(of), unknown: self.unknown.div_ceil(of), launches: self.launches.div_ceil(of) }
     }
 
     /// Whether so much of it is not known that nothing can be said of all.
@@ -47,5 +47,23 @@ impl Sent {
             Sent { unknown: 0, time, .. } => Some(time),
             Sent { unknown, time, .. } => Some(time.saturating_add(expected(unknown)?)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_known_is_forgotten_like_the_rest() {
+        let mut sent = Sent { time: 1_000_000, unknown: 3, launches: 100 };
+        let is_known = |sent: &Sent| sent.unknown == 0 && sent.launches > 0;
+        let windows = (0..20).find(|_| {
+            sent = sent.without(sent.part(4));
+            is_known(&sent)
+        });
+        assert!(windows < Some(3), "{windows:?}");
+        (0..100).for_each(|_| sent = sent.without(sent.part(4)));
+        assert!(sent.takes(|_| None).is_none() && sent.launches == 0);
     }
 }
