@@ -9,7 +9,9 @@
 //! them when it is alone, too: at a share of 30% it holds the GPU for 30% of the time and runs at 30% of its own speed.
 //! It also needs nothing but the clock: whoever takes over from a holder that was killed charges it. A container that works
 //! without a turn, because it leaves the GPU idle most of the time or because it lost its turn in the middle of a kernel, is
-//! charged the GPU time that it was measured to use, by the same [`charged`].
+//! charged the GPU time that it was measured to use, by the same [`charged`]. Time for which a turn could have been taken from a
+//! holder that [is stopped](Queue::is_stalled) or quiet, and nobody was there to take it, is charged to nobody: where a whole
+//! machine stands still, the holder is not to blame ([`Rules::silence`]).
 //!
 //! **The clock** is the virtual time at which those who want the GPU are served: that of whoever of them is furthest behind;
 //! where nobody else wants it, or only `batch`, the holder's. Who comes back after a while starts from the clock: what it did
@@ -175,6 +177,12 @@ impl Rules {
     #[inline]
     pub fn is_heard(&self, heard: u64, now: u64) -> bool {
         now.saturating_sub(heard) < self.lost
+    }
+
+    /// How much of the time in which nothing was seen of a holder does not count as part of its turn, if it has that when it is back:
+    /// nobody was there to take it. `last`: when it was last seen, or all that it had started should have been done.
+    pub fn silence(&self, last: u64, now: u64) -> u64 {
+        now.saturating_sub(last).saturating_sub(self.stalled)
     }
 
     /// For how long a turn is kept for a holder that does nothing.
@@ -359,9 +367,9 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
             it.turn.quiet.is_none() && (it.turn.holder.priority != Priority::Batch || next.priority == Priority::Batch)
         };
         let before = course.as_ref().filter(|course| counts(course));
-        let before = before.map(|course| course.reached(self.now));
+        let before = before.map(|course| course.reached(self.held_until(course)));
         let virtual_time = next.joined(clock, self.rules);
-        let charge = |it: &Course| it.reached(self.now).saturating_sub(it.turn.holder.virtual_time);
+        let charge = |it: &Course| it.reached(self.held_until(it)).saturating_sub(it.turn.holder.virtual_time);
         let was_served = |it: &Course| it.turn.quiet.is_some() || self.now >= it.after(self.rules.least);
         Some(Grant {
             index: next.index,
@@ -381,6 +389,13 @@ impl<W: Iterator<Item = Contender> + Clone> Queue<'_, W> {
         let alone_until = first.max(turn.began);
         let met = charged(turn.holder.virtual_time, alone_until - turn.began, turn.holder.weight.max(SMALL));
         Some(Course { turn, alone_until, met })
+    }
+
+    /// Until when the holder has held the GPU for itself: now, or when another could have taken it from one that does nothing.
+    fn held_until(&self, course: &Course) -> u64 {
+        let kept = |since: u64| since.saturating_add(self.rules.kept_for(course.turn.holder.priority));
+        let could_be_taken = course.turn.quiet.map(kept).or(self.stalled_at());
+        could_be_taken.map_or(self.now, |at| at.min(self.now)).max(course.turn.began)
     }
 
     /// How long the holder's turn lasts, if it is not the one furthest behind.

@@ -215,13 +215,28 @@ impl Compute<'_> {
     /// The container wants the GPU: from now on, unless it has wanted it before.
     pub fn wants(&self, now: u64) {
         let own = self.place.container;
-        self.of(own, word::HEARD).store(now, SeqCst);
+        self.is_seen(now);
         if self.read(own, word::SINCE) == 0 {
             self.of(own, word::SINCE).store(now.max(1), SeqCst);
         }
         if self.gpu(gpu::WANTING).load(SeqCst) & self.bit() == 0 {
             self.gpu(gpu::WANTING).fetch_or(self.bit(), SeqCst);
             self.ring();
+        }
+    }
+
+    /// A thread of the container is there. If nothing was seen of it for long, and nobody has taken its turn meanwhile, the whole
+    /// machine stood still: that is no part of the turn.
+    fn is_seen(&self, now: u64) {
+        let began = self.gpu(gpu::BEGAN).load(SeqCst);
+        let seen = self.of(self.place.container, word::HEARD).swap(now, SeqCst);
+        if self.gpu(gpu::HOLDER).load(SeqCst) == self.own_token() {
+            let last = seen.max(began).max(self.gpu(gpu::HEARD).load(SeqCst));
+            let silence = RULES.silence(last, now);
+            if silence > 0 {
+                // If another takes the turn right now, that one says when it began.
+                let _ = self.gpu(gpu::BEGAN).compare_exchange(began, began.saturating_add(silence), SeqCst, SeqCst);
+            }
         }
     }
 
@@ -340,7 +355,7 @@ impl Compute<'_> {
     /// What the container has started in its turn is still not done, and a thread of it has just seen that.
     pub fn still_works(&self, now: u64) {
         if self.is_holder() {
-            self.of(self.place.container, word::HEARD).store(now, SeqCst);
+            self.is_seen(now);
         }
     }
 

@@ -254,6 +254,24 @@ fn the_holder_is_charged_for_all_the_time_it_held() {
     assert!(!queue(short, &[someone(1, 75)]).next().expect("somebody waits").was_served);
 }
 
+#[test]
+fn time_for_which_nobody_was_there_is_charged_to_nobody() {
+    let ago = |time: u64| NOW - time * MS;
+    let waits = |since: u64| Contender { since, ..someone(1, 50) };
+    let charge = |turn: Turn| queue(turn, &[waits(ago(70))]).next().expect("somebody waits").charge;
+    // It has held the GPU for 5 ms, and nothing was seen of anybody in the 60 since then.
+    let silent = Turn { began: ago(65), heard: ago(60), seen: ago(62), ..turn(someone(0, 50)) };
+    assert_eq!(charge(silent), 2 * (5 * MS + RULES.stalled));
+    assert_eq!(charge(Turn { heard: ago(2), ..silent }), 130 * MS, "what it had started took as long");
+    assert_eq!(charge(Turn { seen: ago(2), ..silent }), 130 * MS, "it was there");
+    let quiet = Turn { quiet: Some(ago(60)), ..silent };
+    assert_eq!(charge(quiet), 2 * (5 * MS + RULES.idle));
+    let alone = queue(quiet, &[waits(ago(10))]).next().expect("somebody waits");
+    assert_eq!(alone.charge, 110 * MS, "until another came it was alone, which costs nothing afterwards");
+    assert_eq!(RULES.silence(ago(60), NOW), 60 * MS - RULES.stalled);
+    assert_eq!((RULES.silence(ago(3), NOW), RULES.silence(NOW + MS, NOW)), (0, 0));
+}
+
 /// Its ceiling has to find again what was due to it, or it would lose that each time that somebody in a hurry comes.
 #[test]
 fn who_is_sent_away_early_waits_on_with_what_is_due_to_it() {

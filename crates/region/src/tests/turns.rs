@@ -71,6 +71,35 @@ fn who_is_stopped_in_its_turn_has_no_other_before_it_is_back() {
     });
 }
 
+#[test]
+fn a_machine_that_stands_still_ends_no_turn() {
+    two(|[one, other]| {
+        let mut now = 1000 * MS;
+        one.wants(now);
+        other.wants(now);
+        assert!(matches!(one.whose_turn(now), Whose::Mine(_)) && one.works(now + MS));
+        let Whose::Mine(before) = one.whose_turn(now) else { panic!("it has the turn") };
+        // What it has started is done after a millisecond, and nobody is there to see that for 58 more.
+        now += 59 * MS;
+        one.wants(now);
+        let Whose::Mine(lasts) = one.whose_turn(now) else { panic!("nobody has taken it") };
+        assert_eq!(
+            before - lasts,
+            4 * MS,
+            "of its turn, what it had started, and the time after which it could be taken"
+        );
+        one.wants(now);
+        assert_eq!(one.whose_turn(now), Whose::Mine(lasts), "once");
+        // Where another is there, the turn is its own by then.
+        now += 10 * MS;
+        other.wants(now);
+        assert!(matches!(other.whose_turn(now), Whose::Mine(_)));
+        let began = other.turn_began();
+        one.wants(now + 50 * MS);
+        assert_eq!(other.turn_began(), began, "it is not for one to say how long another's lasts");
+    });
+}
+
 /// What `here` gives, called by this thread, and `there`, called by another.
 fn at_once(here: impl FnOnce() -> bool, there: impl FnOnce() -> bool + Send) -> (bool, bool) {
     std::thread::scope(|scope| {
