@@ -6,7 +6,7 @@
 //! To wait is to be in a call that waits for the GPU, to be held up in a launch because enough is queued already, or to have
 //! work under way and launch nothing.
 
-use super::sent::Sent;
+use super::sent::{Sent, WAITS, faded};
 
 /// How long a program has waited, since when.
 pub struct Waits {
@@ -84,7 +84,6 @@ impl Waits {
     /// A launch took the driver so long, with others before it that the GPU is not done with. It waits where the hardware's queue is
     /// full; but for long only to load code.
     pub fn called(&mut self, length: u64, now: u64) {
-        const WAITS: u64 = 20_000;
         const LOADS: u64 = 10_000_000;
         if (WAITS..LOADS).contains(&length) {
             self.held_up(length, now);
@@ -151,7 +150,7 @@ impl Waits {
         // them, before it waits, is not what it sends in all of a step.
         if self.launched.launches > 0 {
             let (sending, sent) = self.sent_until(now);
-            self.sent = (sending - sending / 4, sent.without(sent.part(4)));
+            self.sent = (faded(sending), sent.faded());
         }
         self.start(now);
         many
@@ -202,7 +201,7 @@ impl Waits {
         let (before, sending_before, sent_before) = self.in_turns;
         let (sending_all, sent_all) = (sending_before + sending, sent_before.and(sent));
         let all = before + passed;
-        self.in_turns = (all - all / 4, sending_all - sending_all / 4, sent_all.without(sent_all.part(4)));
+        self.in_turns = (faded(all), faded(sending_all), sent_all.faded());
         let is_less = |sent: Sent, time: u64| sent.takes(&expected).is_none_or(|gpu| gpu < time);
         // A turn may end early: a short one tells nothing.
         let is_telling = passed >= WINDOW / 2;
@@ -476,7 +475,7 @@ mod tests {
 
     #[test]
     fn who_sends_long_ones_too_takes_much() {
-        // Windows of work of so much in 11 ms, the last first; and 1 ms of work in the 2 since then.
+        // Windows of work of so much in 11 ms, the last first; and 0.1 ms of work in the 2 since then.
         let takes_much = |before: [u64; 6]| {
             let mut waits = Waits::new();
             let end = before.iter().rev().fold(MS, |now, sent| {

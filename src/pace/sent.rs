@@ -1,5 +1,8 @@
 //! What a program has sent to the GPU, as far as it is known what that takes.
 
+/// A call to launch something that takes longer waits for the GPU, which has been told by then.
+pub const WAITS: u64 = 20_000;
+
 /// What was launched: how long the GPU takes for what is known, and how much is not.
 #[derive(Clone, Copy)]
 pub struct Sent {
@@ -21,18 +24,9 @@ impl Sent {
         }
     }
 
-    /// Without a part of it.
-    pub fn without(self, less: Sent) -> Sent {
-        Sent {
-            time: self.time - less.time,
-            unknown: self.unknown - less.unknown,
-            launches: self.launches - less.launches,
-        }
-    }
-
-    /// One of so many parts, and no less: without one again and again, nothing is left.
-    pub fn part(self, of: u64) -> Sent {
-        Sent { time: self.time.div_ceil(of), unknown: self.unknown.div_ceil(of), launches: self.launches.div_ceil(of) }
+    /// After a while, in which it came to count for less. In the end nothing is left of it.
+    pub fn faded(self) -> Sent {
+        Sent { time: faded(self.time), unknown: faded(self.unknown), launches: faded(self.launches) }
     }
 
     /// Whether so much of it is not known that nothing can be said of all.
@@ -50,6 +44,11 @@ impl Sent {
     }
 }
 
+/// What is left of so much time, or of so many launches: three quarters.
+pub fn faded(much: u64) -> u64 {
+    much - much.div_ceil(4)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,11 +58,11 @@ mod tests {
         let mut sent = Sent { time: 1_000_000, unknown: 3, launches: 100 };
         let is_known = |sent: &Sent| sent.unknown == 0 && sent.launches > 0;
         let windows = (0..20).find(|_| {
-            sent = sent.without(sent.part(4));
+            sent = sent.faded();
             is_known(&sent)
         });
         assert!(windows < Some(3), "{windows:?}");
-        (0..100).for_each(|_| sent = sent.without(sent.part(4)));
+        (0..100).for_each(|_| sent = sent.faded());
         assert!(sent.takes(|_| None).is_none() && sent.launches == 0);
     }
 }

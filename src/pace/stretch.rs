@@ -10,6 +10,7 @@ use ration_policy::{Busy, Clocks, Lessons, Mix};
 
 use super::costs::{self, Work};
 use super::marks::{Event, Events, elapsed, has_passed, is_idle, record, record_timely};
+use super::sent::WAITS;
 use crate::driver::Stream;
 use crate::sys;
 
@@ -302,8 +303,6 @@ impl Stretch {
 
     /// It was launched, by a call that began at `called`.
     pub fn after(&mut self, ticket: Ticket, events: &mut Events, called: u64, now: u64) {
-        /// A call that takes longer waits for the GPU, which has been told by then.
-        const WAITS: u64 = 20_000;
         let is_vague = now.saturating_sub(called) > WAITS;
         let sent = if is_vague { called } else { now };
         self.launched = now;
