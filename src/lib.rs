@@ -20,6 +20,7 @@
 )]
 
 pub mod abi;
+mod channels;
 mod driver;
 mod entry;
 mod image;
@@ -29,6 +30,7 @@ mod ops;
 mod pace;
 mod process;
 mod resolve;
+mod steer;
 mod sys;
 mod table;
 mod thread;

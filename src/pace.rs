@@ -42,6 +42,7 @@ use state::{Asked, GAP, Launched, State, Step};
 use crate::abi::cuda::CUcontext;
 use crate::driver::Stream;
 use crate::ledger::{self, Slice};
+use crate::steer::{self, Steer};
 use crate::sys;
 use crate::thread::Guarded;
 
@@ -57,6 +58,7 @@ pub fn is_any_gated() -> bool {
 /// In a forked child: it has launched nothing.
 pub fn forget_the_parent() {
     pacer::forget_the_parent();
+    steer::forget_the_parent();
 }
 
 /// How much may be in flight because of other containers. The first: as much as it likes.
@@ -64,6 +66,8 @@ const FLIGHTS: [Option<Flight>; 4] = [None, Some(Flight::USUAL), Some(Flight::SH
 
 /// A process's pace on one GPU.
 pub struct Pace {
+    /// Where channels are driven, all of the rest is not used.
+    steer: Option<Steer>,
     /// Whether containers use this GPU by turns.
     takes_turns: bool,
     /// Whether launches have to ask.
@@ -82,12 +86,27 @@ impl Pace {
     pub fn new(takes_turns: bool) -> Pace {
         ANY_GATED.store(true, Ordering::Relaxed);
         Pace {
+            steer: steer::is_wanted().then(Steer::new),
             takes_turns,
             gated: AtomicBool::new(true),
             touched: AtomicBool::new(false),
             in_company: AtomicBool::new(false),
             flight: AtomicU8::new(0),
             state: Guarded::new(State::new()),
+        }
+    }
+
+    /// The steering of channels, where that is in use.
+    pub fn steer(&self) -> Option<&Steer> {
+        self.steer.as_ref()
+    }
+
+    /// Whether launches are counted from now on, for the steering of channels.
+    pub fn is_counted(&self, is: bool) {
+        if is {
+            self.gate();
+        } else {
+            self.ungate();
         }
     }
 
@@ -128,6 +147,9 @@ impl Pace {
         work: Work,
         driver: impl FnOnce() -> T,
     ) -> T {
+        if let Some(steer) = &self.steer {
+            return steer.launch(slice, context, stream, work, driver);
+        }
         if !stream.can_be_marked() {
             return driver();
         }
@@ -179,23 +201,42 @@ impl Pace {
 
     /// The program is about to wait for the GPU: what it waits for is marked, so that it is known when it ended.
     pub fn before_wait(&self) {
+        if self.steer.is_some() {
+            return steer::before_wait();
+        }
         self.state.with(|state| state.before_wait(sys::nanoseconds()));
     }
 
     /// The program has waited so long, and may have nothing more to do.
     pub fn after_wait(&self, slice: &Slice, length: u64, now: u64) {
+        if self.steer.is_some() {
+            return;
+        }
         let compute = slice.compute();
         self.state.with(|state| state.after_wait(self, &compute, length, now));
     }
 
     /// A stream is about to record a graph, or to go away.
     pub fn before_capture(&self, stream: Stream) {
+        if self.steer.is_some() {
+            return steer::forget_stream(stream);
+        }
         self.state.with(|state| state.close(stream, sys::nanoseconds()));
     }
 
-    /// A context is gone, and our events with it.
+    /// A context may be about to go, and our events with it; [`Pace::after_leaving`] follows.
     pub fn forget_context(&self, slice: &Slice, context: CUcontext) {
+        if let Some(steer) = &self.steer {
+            return steer.before_leaving(slice, context);
+        }
         let compute = slice.compute();
         self.state.with(|state| state.forget_context(&compute, context as usize, sys::nanoseconds()));
+    }
+
+    /// The context that may have been about to go is gone, or stayed.
+    pub fn after_leaving(&self) {
+        if let Some(steer) = &self.steer {
+            steer.after_leaving();
+        }
     }
 }

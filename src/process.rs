@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::resolve::elf;
-use crate::{entry, ledger, log, ops, thread, trace};
+use crate::{channels, entry, ledger, log, ops, thread, trace};
 
 /// 0: nothing yet. Otherwise the process and thread that began, or [`BEGUN`].
 static STATE: AtomicU64 = AtomicU64::new(0);
@@ -155,6 +155,7 @@ unsafe extern "C" fn in_forked_child() {
     WALKING.store(0, Ordering::SeqCst);
     thread::forget_the_parent();
     trace::forget_the_parent();
+    channels::forget_the_parent();
     ops::forget_the_parent();
     ledger::forget_the_parent();
     entry::stop_watching_for(entry::LATE);

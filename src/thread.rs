@@ -13,6 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::process;
+use crate::steer::Lane;
 use crate::sys::Errno;
 use crate::table::COUNT;
 
@@ -73,6 +74,10 @@ pub struct Thread {
     /// This thread is inside of an op.
     in_op: Cell<bool>,
     taken: AtomicBool,
+    /// What it has launched, where that is counted.
+    pub lane: AtomicPtr<Lane>,
+    /// The GPU that this thread is making a context on, plus one.
+    making: Cell<i32>,
     /// The call that this thread has handed to another library.
     passing: Cell<Passing>,
     next: AtomicPtr<Thread>,
@@ -178,6 +183,23 @@ impl Thread {
         (!self.in_op.replace(true)).then(|| InOp(&self.in_op))
     }
 
+    /// The GPU that this thread is making a context on.
+    pub fn making(&self) -> Option<i32> {
+        self.making.get().checked_sub(1).filter(|device| *device >= 0)
+    }
+
+    /// It makes one on this GPU until the guard is dropped.
+    pub fn makes(&self, device: i32) -> impl Drop {
+        struct Made<'a>(&'a Cell<i32>);
+        impl Drop for Made<'_> {
+            fn drop(&mut self) {
+                self.0.set(0);
+            }
+        }
+        self.making.set(device + 1);
+        Made(&self.making)
+    }
+
     fn used_before() -> Option<&'static Thread> {
         all().find(|thread| thread.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
@@ -256,6 +278,7 @@ extern "C" fn ended(block: *mut c_void) {
     let thread = unsafe { &*block.cast::<Thread>() };
     thread.passing.set(Passing { row: 0, stack: 0 });
     thread.in_op.set(false);
+    thread.making.set(0);
     thread.taken.store(false, Ordering::Release);
 }
 

@@ -9,6 +9,7 @@ use super::{Call, Outcome, launches};
 use crate::abi::cuda::*;
 use crate::driver::calls;
 use crate::ledger::{self, Changing, Slice, book, code};
+use crate::thread::Thread;
 
 /// `cuInit`: where the settings cannot be understood or kept, this is as far as a program gets.
 pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
@@ -38,6 +39,7 @@ pub unsafe fn create(call: &mut Call<'_>, device: CUdevice) -> Outcome {
 }
 
 fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
+    let _making = Thread::attached().map(|thread| thread.makes(device));
     let changing = ledger::changing();
     match ledger::of(device, &changing) {
         Some(slice) => {
@@ -74,9 +76,17 @@ pub unsafe fn retain(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     made(call, device)
 }
 
-/// A context may be about to go: nobody looks at our events in it any more.
-fn goes(context: CUcontext) {
+/// A context may be about to go: nobody looks at our events in it any more, and what it waits for is let through, until the
+/// guard is dropped.
+fn goes(context: CUcontext) -> impl Drop {
+    struct Leaving;
+    impl Drop for Leaving {
+        fn drop(&mut self) {
+            ledger::all().for_each(|slice| slice.pace.after_leaving());
+        }
+    }
     ledger::all().for_each(|slice| slice.pace.forget_context(slice, context));
+    Leaving
 }
 
 /// A context is gone, and all that lived in it.
@@ -96,7 +106,7 @@ fn gone(context: CUcontext, changing: &Changing) {
 /// `cuCtxDestroy` and its like.
 pub unsafe fn destroy(call: &mut Call<'_>, context: CUcontext) -> Outcome {
     let changing = ledger::changing();
-    goes(context);
+    let _leaving = goes(context);
     let result = call.driver();
     if result == CUDA_SUCCESS {
         gone(context, &changing);
@@ -117,9 +127,7 @@ pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
             }
         }
     }
-    if !primary.is_null() {
-        goes(primary);
-    }
+    let _leaving = (!primary.is_null()).then(|| goes(primary));
     let result = call.driver();
     // With references left, a release leaves it as it is.
     if result == CUDA_SUCCESS && !primary.is_null() && !primary_is_active(device) {

@@ -61,6 +61,7 @@ mod pauses;
 mod quickest;
 pub mod sample;
 mod share;
+pub mod steer;
 pub mod turns;
 mod waking;
 

@@ -1,0 +1,307 @@
+//! What containers tell each other so that the GPU's own scheduler serves them fairly ([`ration_policy::steer`]).
+//!
+//! Every word is written by its owner alone: a process writes its facts, a container's processes write its lease word and its
+//! virtual time. Everybody reads all of them. A liar lies about itself only, and nobody is believed for longer than its words
+//! are fresh.
+//!
+//! **Leases.** A container's lease word says to whom it gave the GPU, and how many leases there had been. The newest word says
+//! who holds it now. The holder passes it on by writing its own word; who waits sleeps on the word of the one that wrote the
+//! newest. Where the newest names somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by
+//! naming itself.
+
+use std::time::Duration;
+
+use ration_policy::Share;
+use ration_policy::steer::{self, Peer};
+
+use crate::compute::{Compute, word};
+use crate::layout::{CONTAINERS, LIVE, Process};
+use crate::life::is_held;
+use crate::sync::{AtomicU64, SeqCst};
+use crate::sys;
+use crate::turns::priority;
+
+/// A process's words.
+mod of_process {
+    /// [`super::WANTS`] and its like.
+    pub const FLAGS: usize = 1;
+    /// What it uses of the GPU's time, in millionths.
+    pub const USAGE: usize = 2;
+    /// When it last said so.
+    pub const SAID: usize = 3;
+    /// How much work it sends at a time, in nanoseconds.
+    pub const BURST: usize = 4;
+}
+
+const WANTS: u64 = 1;
+const FILLS: u64 = 2;
+const IS_ON: u64 = 4;
+
+/// A container's words, besides those of [`word`].
+mod of_container {
+    /// How many leases there had been in the high bits, and to whom the last of them went, plus one, in the low 16.
+    pub const LEASE: usize = 32;
+    /// What it has had of leases, over its weight.
+    pub const VIRTUAL: usize = 33;
+    /// How often its channels went off or on, and how long that took.
+    pub const SWITCHES: usize = 34;
+    pub const SWITCHING: usize = 35;
+    /// Leases that it has had.
+    pub const LEASES: usize = 36;
+    /// Nanoseconds that it was off the GPU, by its limit and for others' leases.
+    pub const OFF_BY_LIMIT: usize = 37;
+    pub const OFF_FOR_OTHERS: usize = 38;
+    /// 1: its channels are driven; 2: they cannot be.
+    pub const SWITCH: usize = 39;
+}
+
+/// Who has said nothing for so long is not there: three times the longest that one sleeps that is.
+const FRESH: u64 = 150_000_000;
+/// A holder that has said nothing for so long is not waited for. It speaks every millisecond; a busy host may wake it late.
+const SILENT: u64 = 12_000_000;
+
+/// What a process says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Of the GPU's time, in millionths.
+    pub usage: u32,
+    /// It would use more.
+    pub wants: bool,
+    /// It uses all of the GPU when it has it.
+    pub fills: bool,
+    /// How much work it sends at a time, in nanoseconds of GPU time; 0: not known.
+    pub burst: u64,
+    /// Its channels are on.
+    pub is_on: bool,
+}
+
+/// A container that is there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Present {
+    /// Which one.
+    pub index: usize,
+    /// What it says.
+    pub peer: Peer,
+    /// See [`steer::virtual_time`].
+    pub virtual_time: u64,
+    /// Any of its processes is on the GPU.
+    pub is_on: bool,
+    /// When it last said anything.
+    pub said: u64,
+}
+
+/// All containers that are there.
+pub struct Neighbourhood {
+    all: [Option<Present>; CONTAINERS],
+    /// Which of them is the caller's.
+    pub own: usize,
+}
+
+impl Neighbourhood {
+    /// They, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Present> {
+        self.all.iter().flatten()
+    }
+
+    /// One of them.
+    pub fn get(&self, index: usize) -> Option<&Present> {
+        self.all.get(index)?.as_ref()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The others.
+    pub fn others(&self) -> impl Iterator<Item = &Present> {
+        self.iter().filter(|it| it.index != self.own)
+    }
+
+    /// Those that want a lease.
+    pub fn wanting(&self) -> impl Iterator<Item = &Present> {
+        self.iter().filter(|it| it.peer.takes_leases() && it.peer.wants)
+    }
+
+    /// The weights of those, in millionths.
+    pub fn weights(&self) -> u64 {
+        self.wanting().map(|it| u64::from(it.peer.weight.ppm())).sum()
+    }
+
+    /// Who is next to hold the GPU.
+    pub fn next(&self, last: usize) -> Option<usize> {
+        steer::next(self.wanting().map(|it| (it.index, it.virtual_time)), last)
+    }
+}
+
+/// The newest lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Whose it is; `None`: nobody's that could use it.
+    pub holder: Option<usize>,
+    /// How many there had been.
+    pub number: u64,
+    /// Who wrote it: there the next one will be written.
+    writer: usize,
+    word: u64,
+}
+
+impl Compute<'_> {
+    fn own_process(&self) -> &Process {
+        &self.table.processes[self.place.process]
+    }
+
+    fn at(&self, container: usize, which: usize) -> &AtomicU64 {
+        &self.table.containers[container].compute[which]
+    }
+
+    fn own(&self, which: usize) -> &AtomicU64 {
+        self.at(self.place.container, which)
+    }
+
+    /// This process says what is so now.
+    pub fn says(&self, facts: &Facts, now: u64) {
+        let words = &self.own_process().compute;
+        let flag = |is: bool, bit: u64| if is { bit } else { 0 };
+        let flags = flag(facts.wants, WANTS) | flag(facts.fills, FILLS) | flag(facts.is_on, IS_ON);
+        words[of_process::USAGE].store(facts.usage.into(), SeqCst);
+        words[of_process::BURST].store(facts.burst, SeqCst);
+        words[of_process::FLAGS].store(flags, SeqCst);
+        words[of_process::SAID].store(now, SeqCst);
+    }
+
+    /// It is not there for others from now on.
+    pub fn says_nothing(&self) {
+        let words = &self.own_process().compute;
+        words[of_process::FLAGS].store(0, SeqCst);
+        words[of_process::SAID].store(0, SeqCst);
+    }
+
+    /// The processes of a container that have said something of late.
+    fn speaking(&self, container: usize, now: u64) -> impl Iterator<Item = (usize, &Process)> {
+        self.table.members_of(container).filter(move |(_, process)| {
+            let said = process.compute[of_process::SAID].load(SeqCst);
+            said != 0 && now.saturating_sub(said) < FRESH && is_held(&process.life)
+        })
+    }
+
+    /// Whether this process speaks for its container: of those that do, the first.
+    pub fn is_leader(&self, now: u64) -> bool {
+        self.speaking(self.place.container, now).next().is_none_or(|(index, _)| index == self.place.process)
+    }
+
+    /// Everybody who is there.
+    pub fn neighbourhood(&self, now: u64) -> Neighbourhood {
+        let present = |container: usize| {
+            if self.table.containers[container].state.load(SeqCst) != LIVE {
+                return None;
+            }
+            let read = |which: usize| self.at(container, which).load(SeqCst);
+            let request = u32::try_from(read(word::REQUEST)).unwrap_or(u32::MAX);
+            let limit = match read(word::LIMIT) {
+                0 => Share::WHOLE,
+                ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
+            };
+            let mut present: Option<Present> = None;
+            for (_, process) in self.speaking(container, now) {
+                let read_it = |which: usize| process.compute[which].load(SeqCst);
+                let it = present.get_or_insert(Present {
+                    index: container,
+                    peer: Peer {
+                        weight: Share::weight(request, limit),
+                        priority: priority(read(word::PRIORITY)),
+                        usage: 0,
+                        wants: false,
+                        fills: false,
+                        burst: 0,
+                    },
+                    virtual_time: read(of_container::VIRTUAL),
+                    is_on: false,
+                    said: 0,
+                });
+                let flags = read_it(of_process::FLAGS);
+                let usage = u32::try_from(read_it(of_process::USAGE)).unwrap_or(u32::MAX).min(1_000_000);
+                it.peer.usage = it.peer.usage.saturating_add(usage).min(1_000_000);
+                it.peer.wants |= flags & WANTS != 0;
+                it.peer.fills |= flags & FILLS != 0;
+                it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
+                it.is_on |= flags & IS_ON != 0;
+                it.said = it.said.max(read_it(of_process::SAID));
+            }
+            present
+        };
+        Neighbourhood { all: std::array::from_fn(present), own: self.place.container }
+    }
+
+    /// The newest lease.
+    pub fn lease(&self, among: &Neighbourhood, now: u64) -> Lease {
+        let words = (0..CONTAINERS).map(|index| (self.at(index, of_container::LEASE).load(SeqCst), index));
+        // Two of the same number were taken at once, for want of a holder: the one of the lower index counts.
+        let newest = words.max_by_key(|(word, index)| (word >> 16, CONTAINERS - index));
+        let (word, writer) = newest.unwrap_or((0, 0));
+        let named = ((word & 0xffff) as usize).checked_sub(1);
+        let can_use = |it: &Present| {
+            it.peer.takes_leases()
+                && it.peer.wants
+                && (it.index == self.place.container || now.saturating_sub(it.said) < SILENT || !it.is_on)
+        };
+        let holder = named.filter(|index| among.get(*index).is_some_and(can_use));
+        Lease { holder, number: word >> 16, writer, word }
+    }
+
+    /// Gives the GPU to a container, after so many leases.
+    pub fn pass_lease(&self, to: usize, number: u64) {
+        let own = self.own(of_container::LEASE);
+        own.store((number + 1) << 16 | (to as u64 + 1) & 0xffff, SeqCst);
+        sys::futex_wake_shared(own);
+    }
+
+    /// Sleeps until there is a newer lease, somebody rings, or until then.
+    pub fn wait_for_lease(&self, lease: &Lease, until: u64, now: u64) {
+        let time = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
+        // The number of leases is above the low bits, so the low half of the word changes with every one.
+        sys::futex_wait_shared(self.at(lease.writer, of_container::LEASE), lease.word as u32, time);
+    }
+
+    /// The container has held the GPU so long.
+    pub fn held_for(&self, time: u64, weight: Share) {
+        self.own(of_container::VIRTUAL).fetch_add(steer::virtual_time(time, weight), SeqCst);
+        self.own(of_container::LEASES).fetch_add(1, SeqCst);
+    }
+
+    /// Who comes anew has had no less than the least of those that are there: rest is not saved up.
+    pub fn joins(&self, among: &Neighbourhood) {
+        if let Some(least) = among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time).min() {
+            self.own(of_container::VIRTUAL).fetch_max(least, SeqCst);
+        }
+    }
+
+    /// Channels went off or on, which took so long.
+    pub fn switched(&self, took: u64) {
+        self.own(of_container::SWITCHES).fetch_add(1, SeqCst);
+        self.own(of_container::SWITCHING).fetch_add(took, SeqCst);
+    }
+
+    /// The container was off for so long: by its limit, or for others.
+    pub fn was_off(&self, time: u64, by_limit: bool) {
+        let which = if by_limit { of_container::OFF_BY_LIMIT } else { of_container::OFF_FOR_OTHERS };
+        self.own(which).fetch_add(time, SeqCst);
+        self.own(if by_limit { word::THROTTLED } else { word::WAITED }).fetch_add(time, SeqCst);
+    }
+
+    /// Whether its channels are driven.
+    pub fn is_switched_by_channels(&self, is: bool) {
+        self.own(of_container::SWITCH).store(if is { 1 } else { 2 }, SeqCst);
+    }
+
+    /// Until when it has used up its due, by its limit; at once if that is not in the future.
+    pub fn free_at(&self, now: u64) -> u64 {
+        let bucket = ration_policy::Bucket::new(self.limit());
+        bucket.free_at(self.own(word::USED_UNTIL).load(SeqCst), now)
+    }
+}

@@ -1,0 +1,127 @@
+//! Holds the process to its container's share of the GPU's time, by the GPU's own scheduler.
+//!
+//! Launches are counted and never held up. A thread of ours, the [`controller`], looks at what the GPU has done of them, and
+//! drives the process's [channels](crate::channels): it gives them slices, takes them off the GPU while the container is at
+//! its limit or another container holds a lease, and puts them back. docs/design/compute.md says how and why.
+//!
+//! - [`costs`]: what each kind of launch costs;
+//! - [`lane`]: what each thread has launched, and what of it is done;
+//! - `account`: what the container has used, from both;
+//! - `state`: what is to be done about it; pure, but for the switch and the region.
+
+mod account;
+mod controller;
+mod costs;
+mod lane;
+mod state;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+pub use lane::Lane;
+
+use crate::abi::cuda::CUcontext;
+use crate::driver::Stream;
+use crate::ledger::Slice;
+use crate::pace::costs::Work;
+use crate::thread::Guarded;
+use crate::{channels, sys};
+use state::State;
+
+/// Whether containers are steered by their channels: `RATION_SWITCH=channels`.
+pub fn is_wanted() -> bool {
+    sys::setting_of_anybody(c"RATION_SWITCH").is_some_and(|value| value.to_bytes() == b"channels")
+}
+
+/// A process's steering of its channels on one GPU.
+pub struct Steer {
+    /// Launches are counted: there is a limit, or there are neighbours.
+    counts: AtomicBool,
+    /// Something was launched since the controller last looked.
+    touched: AtomicBool,
+    /// Its channels are off.
+    is_off: AtomicBool,
+    /// Contexts that are about to go: what waits for their work needs the GPU.
+    leaving: AtomicU32,
+    state: Guarded<State>,
+}
+
+impl Steer {
+    /// Of a process that has launched nothing.
+    pub fn new() -> Steer {
+        Steer {
+            counts: AtomicBool::new(true),
+            touched: AtomicBool::new(false),
+            is_off: AtomicBool::new(false),
+            leaving: AtomicU32::new(0),
+            state: Guarded::new(State::new()),
+        }
+    }
+
+    /// A launch goes, and is counted.
+    pub fn launch<T>(
+        &self,
+        slice: &Slice,
+        context: CUcontext,
+        stream: Stream,
+        work: Work,
+        driver: impl FnOnce() -> T,
+    ) -> T {
+        self.touched.store(true, Ordering::Relaxed);
+        controller::start();
+        if !self.counts.load(Ordering::Relaxed) || !stream.can_be_marked() {
+            return driver();
+        }
+        let Some(lane) = Lane::of_this_thread() else { return driver() };
+        let entry = costs::of(work);
+        let measured = entry.launched()
+            && (lane.is_behind() || entry.is_unknown() || self.is_off.load(Ordering::Relaxed))
+            && lane.before_measured(stream, context, slice.device);
+        let result = driver();
+        lane.launched(entry, measured, stream, context, slice.device);
+        result
+    }
+
+    /// A context may be about to go: the driver waits for its work, so it is on the GPU until [`Steer::after_leaving`].
+    pub fn before_leaving(&self, slice: &Slice, context: CUcontext) {
+        self.leaving.fetch_add(1, Ordering::SeqCst);
+        self.state.with(|state| state.put_on(self, slice, sys::nanoseconds()));
+        controller::without_looking(|| lane::all().for_each(|lane| lane.forget_context(context)));
+    }
+
+    /// It is gone, or stayed.
+    pub fn after_leaving(&self) {
+        self.leaving.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The program is about to wait for the GPU.
+pub fn before_wait() {
+    if let Some(lane) = Lane::of_this_thread() {
+        lane.before_wait();
+    }
+}
+
+/// A stream records a graph from now on, or goes away.
+pub fn forget_stream(stream: Stream) {
+    lane::all().for_each(|lane| lane.forget_stream(stream));
+}
+
+/// In a forked child: it has launched nothing, and no channels.
+pub fn forget_the_parent() {
+    controller::forget_the_parent();
+    lane::all().for_each(Lane::forget_the_parent);
+}
+
+/// Why channels are not driven, in words.
+fn why(trouble: channels::Trouble) -> &'static str {
+    use channels::Trouble;
+    match trouble {
+        Trouble::Unseen => "no channels were seen being made",
+        Trouble::Shared => "they belong to another process, such as an MPS server",
+        Trouble::DriversOwn => "the driver switches them itself",
+        Trouble::Closed => "the program closed the driver's descriptor",
+        Trouble::Refused(_) => "the kernel module refuses",
+        Trouble::Failed => "the system call fails",
+        Trouble::Slow => "the kernel module answers too slowly",
+    }
+}

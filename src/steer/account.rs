@@ -1,0 +1,115 @@
+//! What a process has used of the GPU: by what was done, or by the time for which it kept the GPU busy.
+//!
+//! What was done is counted by the cost of each launch, when a mark behind it is done. A program that fills the GPU for a while
+//! tells it more directly: where something is still under way that was at the last look, and nobody else is on the GPU, it has
+//! used the time in between. That is also right where a kernel is longer than the time between two looks, or its cost is not
+//! known; what is done in the end of it was paid for already.
+
+/// The account of one process on one GPU. Times are nanoseconds.
+pub struct Account {
+    /// Charged by time for what is not done yet.
+    ahead: u64,
+    /// What it uses of the time, in millionths, over the last window; and for which part of it something was under way.
+    usage: f64,
+    pending: f64,
+}
+
+/// What was seen since the last look.
+pub struct Look {
+    /// How long that is.
+    pub time: u64,
+    /// What was done, by cost.
+    pub done: u64,
+    /// Something is under way.
+    pub pending: bool,
+    /// Something is under way that was at the last look, too.
+    pub continuous: bool,
+    /// The part of the time for which the GPU worked for nobody else, in millionths; 0: that is not known.
+    pub exclusive: u32,
+}
+
+impl Account {
+    pub const fn new() -> Account {
+        Account { ahead: 0, usage: 0.0, pending: 0.0 }
+    }
+
+    /// How much is to be charged.
+    pub fn look(&mut self, look: &Look, window: u64) -> u64 {
+        let used = if look.continuous && look.exclusive > 0 {
+            let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
+            self.ahead = (self.ahead + by_time).saturating_sub(look.done);
+            by_time
+        } else {
+            look.done - look.done.min(std::mem::take(&mut self.ahead))
+        };
+        let part = (look.time as f64 / window as f64).min(1.0);
+        self.usage += part * ((used as f64 / look.time.max(1) as f64 * 1e6).min(1e6) - self.usage);
+        self.pending += part * (f64::from(u8::from(look.pending)) - self.pending);
+        used
+    }
+
+    /// What it uses of the time, in millionths.
+    pub fn usage(&self) -> u32 {
+        self.usage as u32
+    }
+
+    /// For which part of the time something was under way.
+    pub fn pending(&self) -> f64 {
+        self.pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const ALL: u32 = 1_000_000;
+
+    fn look(done: u64, continuous: bool, exclusive: u32) -> Look {
+        Look { time: MS, done, pending: continuous, continuous, exclusive }
+    }
+
+    #[test]
+    fn who_fills_the_gpu_is_charged_for_the_time() {
+        let mut account = Account::new();
+        let charged: u64 = (0..100).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum();
+        assert_eq!(charged, 100 * MS);
+        assert!(account.usage() > 700_000 && account.pending() > 0.7);
+    }
+
+    #[test]
+    fn who_pauses_is_charged_for_what_was_done() {
+        let mut account = Account::new();
+        let charged: u64 = (0..1000).map(|_| account.look(&look(300_000, false, ALL), 60 * MS)).sum();
+        assert_eq!(charged, 300 * MS);
+        assert!((290_000..310_000).contains(&account.usage()), "{}", account.usage());
+    }
+
+    #[test]
+    fn beside_others_only_what_was_done_counts() {
+        let mut account = Account::new();
+        let charged: u64 = (0..100).map(|_| account.look(&look(100_000, true, 0), 60 * MS)).sum();
+        assert_eq!(charged, 10 * MS);
+    }
+
+    #[test]
+    fn a_kernel_longer_than_a_look_is_charged_once() {
+        let mut account = Account::new();
+        let mut charged = 0;
+        for _ in 0..20 {
+            // 5 ms of work, waited for, then some rest.
+            charged += (0..4).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
+            charged += account.look(&look(5 * MS, false, ALL), 60 * MS);
+            charged += (0..4).map(|_| account.look(&look(0, false, ALL), 60 * MS)).sum::<u64>();
+        }
+        assert_eq!(charged, 100 * MS);
+    }
+
+    #[test]
+    fn costs_that_are_too_low_give_nothing_back() {
+        let mut account = Account::new();
+        let charged: u64 = (0..100).map(|_| account.look(&look(1_000, true, ALL), 60 * MS)).sum();
+        assert_eq!(charged + account.look(&look(1_000, false, ALL), 60 * MS), 100 * MS);
+    }
+}

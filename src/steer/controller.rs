@@ -1,0 +1,130 @@
+//! The controller: a thread of this process that looks at what the GPU has done, and drives the channels.
+//!
+//! It starts with the first launch in a slice, sleeps while there is nothing to steer, records nothing into any stream, and is
+//! gone when the process is. A fork leaves it behind, and the child's first launch starts another. At `exit` it puts the
+//! channels on and stops, before the driver's own destructors run.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::lane;
+use crate::driver::calls;
+use crate::ledger::{self, Slice};
+use crate::thread::Guarded;
+use crate::{log, sys};
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// The process is about to end.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Held while lanes are looked at, and by whoever takes their events away.
+static LOOKING: Guarded<()> = Guarded::new(());
+/// Whether it is in the driver.
+static INSIDE: AtomicBool = AtomicBool::new(false);
+
+/// Starts it, unless it runs.
+#[inline]
+pub fn start() {
+    if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::AcqRel) {
+        let _errno = sys::Errno::kept();
+        // Whatever was registered before, by the driver too, runs after this.
+        // SAFETY: a function of the right type, in a library that is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+        // SAFETY: it needs nothing.
+        if unsafe { ration_region::start_thread(run, null_mut()) } != 0 {
+            log::warn!("there is no thread for us: limits and requests do not hold");
+        }
+    }
+}
+
+/// In a forked child: there is none.
+pub fn forget_the_parent() {
+    STARTED.store(false, Ordering::Relaxed);
+    INSIDE.store(false, Ordering::Relaxed);
+    LOOKING.renew(());
+}
+
+/// Does something while nobody looks at lanes.
+pub fn without_looking(work: impl FnOnce()) {
+    LOOKING.with(|()| work());
+}
+
+/// At `exit`: everything on, and nobody in the driver any more when its destructors run.
+extern "C" fn at_exit() {
+    STOPPED.store(true, Ordering::SeqCst);
+    let mut now = sys::nanoseconds();
+    let end = now + 50_000_000;
+    while INSIDE.load(Ordering::SeqCst) && now < end {
+        sys::sleep_until(now + 100_000, now);
+        now = sys::nanoseconds();
+    }
+    if STARTED.load(Ordering::SeqCst) {
+        for slice in ledger::all() {
+            if let Some(steer) = slice.pace.steer() {
+                steer.state.with(|state| state.put_on(steer, slice, now));
+            }
+        }
+    }
+}
+
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    // SAFETY: the name ends in NUL. Timers of this thread are exact to a microsecond, not to fifty.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"ration".as_ptr());
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1_000);
+    }
+    ledger::rescue::watch_this_thread();
+    calls::never_break_captures();
+    while !STOPPED.load(Ordering::SeqCst) {
+        INSIDE.store(true, Ordering::SeqCst);
+        let next = if STOPPED.load(Ordering::SeqCst) { None } else { look() };
+        INSIDE.store(false, Ordering::SeqCst);
+        let now = sys::nanoseconds();
+        match next {
+            Some((slice, Some(lease), at)) => slice.compute().wait_for_lease(&lease, at, now),
+            Some((_, None, at)) => nap(at, now),
+            None => nap(now + 50_000_000, now),
+        }
+    }
+    null_mut()
+}
+
+fn nap(until: u64, now: u64) {
+    let length = until.saturating_sub(now);
+    let length = libc::timespec { tv_sec: (length / 1_000_000_000) as i64, tv_nsec: (length % 1_000_000_000) as i64 };
+    // SAFETY: a length of time. A signal may end it early; the caller looks again.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const length, 0) };
+}
+
+/// One look at everything. What to sleep on and until when.
+fn look() -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
+    let steers = || ledger::all().filter_map(|slice| Some((slice, slice.pace.steer()?)));
+    LOOKING.with(|()| {
+        for lane in lane::all() {
+            let of = |device| steers().find(|(slice, _)| slice.device == device);
+            lane.look(
+                |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
+                |done| {
+                    if let Some((_, steer)) = of(done.device) {
+                        steer.state.with(|state| state.did(done.work));
+                    }
+                },
+            );
+            if let Some((device, continuous)) = lane.pending_on()
+                && let Some((_, steer)) = of(device)
+            {
+                steer.state.with(|state| state.is_pending(continuous));
+            }
+        }
+    });
+    ledger::quota::follow(sys::nanoseconds());
+    let mut soonest = None;
+    for (slice, steer) in steers() {
+        slice.has_a_place();
+        let next = steer.state.with(|state| state.look(steer, slice, sys::nanoseconds()));
+        if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
+            soonest = Some((slice, next.lease, next.at));
+        }
+    }
+    soonest
+}

@@ -1,0 +1,137 @@
+//! What each kind of launch costs: nanoseconds of GPU time, learned one launch at a time.
+//!
+//! A launch is measured between two events of ours, one recorded just before it and one just after. Where the GPU had not come
+//! to the first when the second was recorded (a *sealed* backlog), the time between them is what the launch takes, the pause
+//! behind it included. Where it had, the GPU may have waited for the host in between: an upper bound, which counts until there
+//! is something better.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::pace::costs::Work;
+
+/// What one kind of launch costs.
+pub struct Entry {
+    work: AtomicU64,
+    cost: AtomicU64,
+    /// How often it was measured sealed, up to [`ENOUGH`].
+    sealed: AtomicU32,
+    /// Launches since it was last measured.
+    since: AtomicU32,
+}
+
+const SIZE: usize = 1 << 12;
+/// How far from its place an entry may lie.
+const REACH: usize = 8;
+/// So many sealed measurements, and it is measured only now and then: the first ones may have met cold caches.
+const ENOUGH: u32 = 6;
+/// As often as this afterwards: an event costs the launching thread 1 µs, and two of them a thousandth of 500 launches.
+const NOW_AND_THEN: u32 = 500;
+/// What a launch counts for that was never measured: about what an empty kernel takes of the GPU.
+const UNKNOWN: u64 = 3_000;
+
+static TABLE: [Entry; SIZE] = [const {
+    Entry { work: AtomicU64::new(0), cost: AtomicU64::new(0), sealed: AtomicU32::new(0), since: AtomicU32::new(0) }
+}; SIZE];
+
+/// The entry of a kind of launch. Where the table is full around there, the first one gives way.
+pub fn of(work: Work) -> &'static Entry {
+    let number = work.number();
+    let start = number as usize;
+    for place in start..start + REACH {
+        let entry = &TABLE[place % SIZE];
+        match entry.work.load(Ordering::Relaxed) {
+            there if there == number => return entry,
+            0 => match entry.work.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return entry,
+                Err(there) if there == number => return entry,
+                Err(_) => {}
+            },
+            _ => {}
+        }
+    }
+    let first = &TABLE[start % SIZE];
+    first.work.store(number, Ordering::Relaxed);
+    first.cost.store(0, Ordering::Relaxed);
+    first.sealed.store(0, Ordering::Relaxed);
+    first
+}
+
+impl Entry {
+    /// What it costs, as far as is known.
+    #[inline]
+    pub fn cost(&self) -> u64 {
+        match self.cost.load(Ordering::Relaxed) {
+            0 => UNKNOWN,
+            cost => cost,
+        }
+    }
+
+    /// Counts a launch. Whether it should be measured, if it can be.
+    #[inline]
+    pub fn launched(&self) -> bool {
+        let since = self.since.load(Ordering::Relaxed).saturating_add(1);
+        // Lost where two threads launch the same at once, which costs a measurement no more than a little delay.
+        self.since.store(since, Ordering::Relaxed);
+        self.sealed.load(Ordering::Relaxed) < ENOUGH || since >= NOW_AND_THEN
+    }
+
+    /// Whether nothing is known but, at best, an upper bound.
+    pub fn is_unknown(&self) -> bool {
+        self.sealed.load(Ordering::Relaxed) == 0
+    }
+
+    /// It took so long.
+    pub fn learn(&self, took: u64, sealed: bool) {
+        let took = took.max(500);
+        let (cost, times) = (self.cost.load(Ordering::Relaxed), self.sealed.load(Ordering::Relaxed));
+        self.since.store(0, Ordering::Relaxed);
+        let learned = match (sealed, times) {
+            (false, 0) if cost == 0 => took,
+            (false, 0) => took.min(cost),
+            (false, _) => return,
+            (true, 0) => took,
+            // Towards the lower quartile: what is too long was interrupted.
+            (true, _) if took < cost => cost - (cost - took) / 3,
+            (true, _) => cost + (took - cost).min(cost) / 10,
+        };
+        self.cost.store(learned, Ordering::Relaxed);
+        if sealed {
+            self.sealed.store((times + 1).min(ENOUGH), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_measurements_replace_an_upper_bound() {
+        let entry = of(Work::kernel(0x1234, [1; 3], [1; 3]));
+        assert_eq!(entry.cost(), UNKNOWN);
+        entry.learn(20_000, false);
+        entry.learn(12_000, false);
+        entry.learn(15_000, false);
+        assert_eq!((entry.cost(), entry.is_unknown()), (12_000, true));
+        entry.learn(5_000, true);
+        entry.learn(4_000_000, false);
+        assert_eq!((entry.cost(), entry.is_unknown()), (5_000, false));
+    }
+
+    #[test]
+    fn interruptions_hardly_move_a_cost() {
+        let entry = of(Work::kernel(0x5678, [1; 3], [1; 3]));
+        for turn in 0..1000 {
+            entry.learn(if turn % 4 == 0 { 2_200_000 } else { 100_000 + turn % 7 * 100 }, true);
+        }
+        assert!((95_000..125_000).contains(&entry.cost()), "{}", entry.cost());
+    }
+
+    #[test]
+    fn what_is_known_is_measured_now_and_then() {
+        let entry = of(Work::kernel(0x9abc, [1; 3], [1; 3]));
+        (0..ENOUGH).for_each(|_| entry.learn(5_000, true));
+        let measured = (0..10_000).filter(|_| entry.launched() && { entry.learn(5_000, true); true }).count();
+        assert_eq!(measured, 10_000 / NOW_AND_THEN as usize);
+    }
+}

@@ -1,0 +1,282 @@
+//! What a thread has launched, and how much of it the GPU has done: events of ours as marks in the program's streams.
+//!
+//! A lane belongs to one thread, which alone records marks, into streams that it is using; the controller alone looks at them.
+//! So neither waits for the other. A mark carries the cost of what was launched since the one before it.
+
+use std::cell::Cell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::costs::Entry;
+use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
+use crate::driver::{Stream, calls, current_context};
+use crate::thread::Thread;
+
+/// Marks that may be under way.
+const SIZE: u64 = 128;
+/// A mark after so much work, in nanoseconds: a quarter of how often the controller looks.
+const WORK: u64 = 250_000;
+/// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
+const LAUNCHES: u32 = 64;
+
+#[derive(Default)]
+struct Slot {
+    event: AtomicUsize,
+    /// The context that the event is in.
+    context: AtomicUsize,
+    device: AtomicU32,
+    /// What was launched since the mark before, in nanoseconds.
+    work: AtomicU64,
+    /// What was launched between the mark before and this one, if it is one launch that is measured.
+    measured: AtomicPtr<Entry>,
+    /// The GPU had not come to the mark before when this one was recorded.
+    sealed: AtomicBool,
+    /// When the controller found it done: which of its times on the GPU that was.
+    epoch: AtomicU64,
+}
+
+/// A thread's lane.
+pub struct Lane {
+    slots: [Slot; SIZE as usize],
+    /// Marks recorded, by the thread.
+    head: AtomicU64,
+    /// Marks that are done, by the controller; and those that were recorded when it last looked.
+    tail: AtomicU64,
+    looked: AtomicU64,
+    /// The thread's own: what it launched since its last mark, where that was, and whether the GPU is behind.
+    work: Cell<u64>,
+    launches: Cell<u32>,
+    stream: AtomicUsize,
+    context: AtomicUsize,
+    device: Cell<CUdevice>,
+    behind: Cell<bool>,
+    next: AtomicPtr<Lane>,
+}
+
+// SAFETY: its cells are touched by its own thread alone, or where that is gone or does not exist yet.
+unsafe impl Sync for Lane {}
+
+/// All lanes. Only ever added to; a thread block that is used again brings its lane with it.
+static ALL: AtomicPtr<Lane> = AtomicPtr::new(null_mut());
+
+/// All lanes.
+pub fn all() -> impl Iterator<Item = &'static Lane> {
+    // SAFETY: null, or a lane that is never freed.
+    let first = unsafe { ALL.load(Ordering::Acquire).as_ref() };
+    // SAFETY: as above.
+    std::iter::successors(first, |lane| unsafe { lane.next.load(Ordering::Acquire).as_ref() })
+}
+
+fn has_passed(event: usize) -> bool {
+    // SAFETY: an event of ours. An error is as good as an end: nobody waits for what is not there.
+    calls::without_breaking_captures(|| unsafe { calls::cuEventQuery(event as CUevent) }) != CUDA_ERROR_NOT_READY
+}
+
+/// Nanoseconds of the GPU's time between two marks.
+fn elapsed(from: usize, to: usize) -> Option<u64> {
+    let mut ms = 0f32;
+    // SAFETY: events of ours that the GPU has passed, and a place to write to.
+    let told = unsafe { calls::cuEventElapsedTime(&raw mut ms, from as CUevent, to as CUevent) };
+    (told == CUDA_SUCCESS && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
+}
+
+/// What is done, as the controller finds it.
+pub struct Done {
+    pub device: CUdevice,
+    pub work: u64,
+}
+
+impl Lane {
+    /// The calling thread's.
+    #[inline]
+    pub fn of_this_thread() -> Option<&'static Lane> {
+        let thread = Thread::attached()?;
+        let lane = thread.lane.load(Ordering::Relaxed);
+        if lane.is_null() {
+            return Lane::make(thread);
+        }
+        // SAFETY: made below, and never freed.
+        unsafe { lane.as_ref() }
+    }
+
+    #[cold]
+    fn make(thread: &Thread) -> Option<&'static Lane> {
+        let lane = Box::into_raw(Box::new(Lane {
+            slots: std::array::from_fn(|_| Slot::default()),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            work: Cell::new(0),
+            launches: Cell::new(0),
+            stream: AtomicUsize::new(0),
+            context: AtomicUsize::new(0),
+            device: Cell::new(0),
+            behind: Cell::new(false),
+            next: AtomicPtr::new(null_mut()),
+        }));
+        thread.lane.store(lane, Ordering::Relaxed);
+        let mut first = ALL.load(Ordering::Acquire);
+        loop {
+            // SAFETY: just made.
+            unsafe { &*lane }.next.store(first, Ordering::Relaxed);
+            match ALL.compare_exchange(first, lane, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: just made, and never freed.
+                Ok(_) => return unsafe { lane.as_ref() },
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Whether the GPU was behind at the last mark: what is launched next may be measured.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.behind.get()
+    }
+
+    /// A launch that is to be measured is about to go: it needs a mark just before it.
+    pub fn before_measured(&self, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
+        let is_marked = self.launches.get() == 0
+            && self.head.load(Ordering::Relaxed) > 0
+            && self.stream.load(Ordering::Relaxed) == stream.handle() as usize + 1
+            && self.context.load(Ordering::Relaxed) == context as usize;
+        is_marked || self.mark(stream, context, device, None)
+    }
+
+    /// Something was launched that costs so much. `measured`: it is measured, and [`Lane::before_measured`] said that it can be.
+    #[inline]
+    pub fn launched(&self, entry: &'static Entry, measured: bool, stream: Stream, context: CUcontext, device: CUdevice) {
+        self.work.set(self.work.get() + entry.cost());
+        self.launches.set(self.launches.get() + 1);
+        if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
+            self.mark(stream, context, device, measured.then_some(entry));
+        } else {
+            self.is_at(stream, context, device);
+        }
+    }
+
+    fn is_at(&self, stream: Stream, context: CUcontext, device: CUdevice) {
+        self.stream.store(stream.handle() as usize + 1, Ordering::Relaxed);
+        self.context.store(context as usize, Ordering::Relaxed);
+        self.device.set(device);
+    }
+
+    /// The thread is about to wait for the GPU: what it waits for is marked.
+    pub fn before_wait(&self) {
+        let stream = self.stream.load(Ordering::Relaxed);
+        if self.launches.get() == 0 || stream == 0 {
+            return;
+        }
+        let stream = Stream::given((stream - 1) as _, false);
+        let context = self.context.load(Ordering::Relaxed) as CUcontext;
+        if current_context() == Some(context) && stream.can_be_marked() {
+            self.mark(stream, context, self.device.get(), None);
+        }
+    }
+
+    /// Records a mark. False: there is no room, or the driver would not.
+    fn mark(&self, stream: Stream, context: CUcontext, device: CUdevice, measured: Option<&'static Entry>) -> bool {
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
+        // The one that was done last stays, for what is measured from it.
+        if head - tail >= SIZE - 1 {
+            self.behind.set(true);
+            return false;
+        }
+        let slot = &self.slots[(head % SIZE) as usize];
+        let mut event = slot.event.load(Ordering::Relaxed);
+        if event == 0 || slot.context.load(Ordering::Relaxed) != context as usize {
+            let mut made: CUevent = null_mut();
+            // SAFETY: a place to write to, in the context that the caller launches in.
+            if unsafe { calls::cuEventCreate(&raw mut made, 0) } != CUDA_SUCCESS {
+                return false;
+            }
+            event = made as usize;
+            slot.event.store(event, Ordering::Relaxed);
+            slot.context.store(context as usize, Ordering::Relaxed);
+        }
+        // SAFETY: an event of ours in the context of a stream that the caller uses.
+        if unsafe { calls::cuEventRecord(event as CUevent, stream.handle()) } != CUDA_SUCCESS {
+            return false;
+        }
+        let before = &self.slots[(head.wrapping_sub(1) % SIZE) as usize];
+        let is_same = head > 0
+            && self.stream.load(Ordering::Relaxed) == stream.handle() as usize + 1
+            && before.context.load(Ordering::Relaxed) == context as usize;
+        let sealed = is_same && head > tail && !has_passed(before.event.load(Ordering::Relaxed));
+        self.behind.set(sealed);
+        slot.device.store(device as u32, Ordering::Relaxed);
+        slot.work.store(self.work.get(), Ordering::Relaxed);
+        slot.sealed.store(sealed, Ordering::Relaxed);
+        let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
+        slot.measured.store(measured, Ordering::Relaxed);
+        slot.epoch.store(0, Ordering::Relaxed);
+        self.work.set(0);
+        self.launches.set(0);
+        self.is_at(stream, context, device);
+        // Last: the controller sees all of the above.
+        self.head.store(head + 1, Ordering::Release);
+        true
+    }
+
+    /// By the controller: what the GPU has done since it last looked. `epoch` is 0 while the channels are off, and otherwise a
+    /// number that is another whenever they were in between: what was done in two of them is measured by nobody.
+    pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
+        let head = self.head.load(Ordering::Acquire);
+        let mut tail = self.tail.load(Ordering::Relaxed);
+        while tail < head {
+            let slot = &self.slots[(tail % SIZE) as usize];
+            let event = slot.event.load(Ordering::Relaxed);
+            if event != 0 && !has_passed(event) {
+                break;
+            }
+            let device = slot.device.load(Ordering::Relaxed) as CUdevice;
+            let now = epoch(device);
+            slot.epoch.store(now, Ordering::Relaxed);
+            // SAFETY: null, or an entry of the table, which is static.
+            if let Some(entry) = unsafe { slot.measured.load(Ordering::Relaxed).as_ref() } {
+                let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
+                let is_whole = now != 0 && before.epoch.load(Ordering::Relaxed) == now;
+                let sealed = slot.sealed.load(Ordering::Relaxed);
+                if is_whole && event != 0 && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event) {
+                    entry.learn(took, sealed);
+                }
+            }
+            done(Done { device, work: slot.work.load(Ordering::Relaxed) });
+            tail += 1;
+            self.tail.store(tail, Ordering::Release);
+        }
+    }
+
+    /// By the controller, after [`Lane::look`]: the GPU on which something is under way, and whether that was so at the last
+    /// look.
+    pub fn pending_on(&self) -> Option<(CUdevice, bool)> {
+        let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
+        let was_there = tail < self.looked.swap(head, Ordering::Relaxed);
+        let slot = &self.slots[(tail % SIZE) as usize];
+        (head > tail).then(|| (slot.device.load(Ordering::Relaxed) as CUdevice, was_there))
+    }
+
+    /// A stream goes away, or records a graph from now on: no mark goes into it any more.
+    pub fn forget_stream(&self, stream: Stream) {
+        let handle = stream.handle() as usize + 1;
+        let _ = self.stream.compare_exchange(handle, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A context goes away, and our events with it. The controller does not look meanwhile.
+    pub fn forget_context(&self, context: CUcontext) {
+        for slot in self.slots.iter().filter(|slot| slot.context.load(Ordering::Relaxed) == context as usize) {
+            slot.event.store(0, Ordering::Relaxed);
+            slot.context.store(0, Ordering::Relaxed);
+        }
+        let _ = self.context.compare_exchange(context as usize, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// In a forked child: the events are its parent's.
+    pub fn forget_the_parent(&self) {
+        for slot in &self.slots {
+            slot.event.store(0, Ordering::Relaxed);
+        }
+        self.tail.store(self.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.stream.store(0, Ordering::Relaxed);
+        (self.work.replace(0), self.launches.replace(0));
+    }
+}

@@ -1,0 +1,421 @@
+//! What the controller does about one GPU at each look: account, limit, lease, slice, switch.
+
+use ration_policy::Share;
+use ration_policy::steer::{self, Peer, TUNING};
+use ration_region::{Compute, Facts, Lease, Neighbourhood};
+
+use super::Steer;
+use super::account::{Account, Look};
+use crate::channels::{self, Trouble};
+use crate::ledger::Slice;
+use crate::{log, sys};
+use std::sync::atomic::Ordering;
+
+const MS: u64 = 1_000_000;
+
+/// How often the controller looks while something is to be steered, and while not.
+const BUSY: u64 = MS;
+const CALM: u64 = 10 * MS;
+/// Who launched nothing for so long is not there for others; a `latency` container is, for longer: its next request is to be
+/// answered at once.
+const GONE: u64 = 100 * MS;
+const GONE_LATENCY: u64 = 10_000 * MS;
+/// When a call that takes channels off has done so, after it began: of 0.48 ms. With it, a program that is on for a quarter of
+/// 20 ms has 24.7% of the time by its own count.
+const OFF_AFTER: u64 = 200_000;
+/// Who wants a lease has something under way for this part of the time; and who does not fill one is asked again after a while.
+const FILLING: f64 = 0.9;
+const NOT_FILLING: f64 = 0.7;
+const ASKED_AGAIN: u64 = 1_000 * MS;
+const LONGEST_REST: u64 = 16_000 * MS;
+/// A holder with nothing to do passes the lease on after so long.
+const IDLE: u64 = 2 * MS;
+/// Nobody stays off for longer, whatever others say: twice the longest round.
+const LONGEST_OFF: u64 = 2 * TUNING.round;
+/// Who passed a lease on goes off when the next one is on, or after so long.
+const OVERLAP: u64 = 1_500_000;
+
+/// Why the channels are off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Off {
+    Limit,
+    Others,
+}
+
+/// What is remembered of one GPU. The controller's, but for [`State::put_on`].
+pub struct State {
+    account: Account,
+    /// What was done since the last look.
+    done: u64,
+    pending: bool,
+    continuous: bool,
+    looked: u64,
+    launched: u64,
+    /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
+    off: Option<Off>,
+    since: u64,
+    /// Counts the times on the GPU.
+    epoch: u64,
+    generation: u64,
+    slice: steer::Slice,
+    written: u64,
+    fills: bool,
+    /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
+    asked_again: u64,
+    rest: u64,
+    held: Option<Held>,
+    /// Of the time of this lease, what was seen idle.
+    idle_since: Option<u64>,
+    burst: u64,
+    burst_now: u64,
+    trouble: Option<Trouble>,
+}
+
+/// A lease that the container has.
+struct Held {
+    since: u64,
+    until: u64,
+    /// For how many looks, and in how many something was under way.
+    looks: u32,
+    busy: u32,
+}
+
+/// When to look again, and what to sleep on until then.
+pub struct Next {
+    pub at: u64,
+    pub lease: Option<Lease>,
+}
+
+impl State {
+    pub const fn new() -> State {
+        State {
+            account: Account::new(),
+            done: 0,
+            pending: false,
+            continuous: false,
+            looked: 0,
+            launched: 0,
+            off: None,
+            since: 0,
+            epoch: 1,
+            generation: 0,
+            slice: steer::Slice::NEW,
+            written: TUNING.default_slice,
+            fills: false,
+            asked_again: 0,
+            rest: ASKED_AGAIN,
+            held: None,
+            idle_since: None,
+            burst: 0,
+            burst_now: 0,
+            trouble: None,
+        }
+    }
+
+    /// Which of its times on the GPU this is; 0: it is off.
+    pub fn epoch(&self) -> u64 {
+        if self.off.is_some() { 0 } else { self.epoch }
+    }
+
+    /// So much was done.
+    pub fn did(&mut self, work: u64) {
+        self.done += work;
+        self.burst_now += work;
+    }
+
+    /// Something is under way; and was at the last look.
+    pub fn is_pending(&mut self, continuous: bool) {
+        self.pending = true;
+        self.continuous |= continuous;
+    }
+
+    /// Looks, does what is to be done, and says when to look again.
+    pub fn look(&mut self, steer: &Steer, slice: &Slice, now: u64) -> Next {
+        let compute = slice.compute();
+        let touched = steer.touched.swap(false, Ordering::Relaxed);
+        if touched || self.pending {
+            self.launched = now;
+        }
+        let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
+        let gone = if priority_keeps { GONE_LATENCY } else { GONE };
+        let is_there = self.launched != 0 && now < self.launched + gone;
+        let among = compute.neighbourhood(now);
+        let limit = compute.limit();
+        let is_alone = among.others().next().is_none();
+        self.account(&compute, &among, is_alone, now);
+        self.tell_burst();
+        self.fills_or_not(&among, is_alone, now);
+        let wants = self.pending && self.account.pending() > 0.3 && self.off != Some(Off::Limit);
+        let facts = Facts {
+            usage: self.account.usage(),
+            wants,
+            fills: self.fills,
+            burst: self.burst,
+            is_on: self.off.is_none(),
+        };
+        if is_there {
+            compute.says(&facts, now);
+        } else {
+            compute.says_nothing();
+        }
+        // What was just said counts for this look, too.
+        let among = compute.neighbourhood(now);
+        let counts = is_there && !(is_alone && limit.is_whole());
+        steer.counts.store(counts, Ordering::Relaxed);
+        slice.pace.is_counted(counts);
+        let by_limit = self.is_over(&compute, limit, now);
+        let (has_lease, lease, lease_ends) = self.lease(&compute, &among, now);
+        let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() {
+            None
+        } else if by_limit {
+            Some(Off::Limit)
+        } else if has_lease {
+            None
+        } else {
+            Some(Off::Others)
+        };
+        self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
+        self.set_slice(slice, &among, is_there, now);
+        let at = match self.off {
+            Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
+            Some(Off::Others) => now + 5 * MS,
+            None if counts => (now + BUSY).min(lease_ends.max(now + MS / 10)),
+            None => now + if is_there { CALM } else { 5 * CALM },
+        };
+        Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
+    }
+
+    fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, is_alone: bool, now: u64) {
+        let time = now.saturating_sub(self.looked).max(1);
+        self.looked = now;
+        // Beside light ones, a holder has what they leave.
+        let lights: u32 = among.others().filter(|it| !it.peer.takes_leases()).map(|it| it.peer.usage).sum();
+        let exclusive = match (is_alone, &self.held, self.off) {
+            (_, _, Some(_)) => 0,
+            (true, _, None) => 1_000_000,
+            (false, Some(_), None) => 1_000_000u32.saturating_sub(lights),
+            (false, None, None) => 0,
+        };
+        let done = std::mem::take(&mut self.done);
+        let (pending, continuous) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.continuous));
+        // Of a look in which it came on, the time since then; of one in which it went off, what came before was looked at then.
+        let on = if self.off.is_some() { 0 } else { time.min(now.saturating_sub(self.since)) };
+        let look = Look { time: on.max(1), done, pending, continuous, exclusive };
+        let used = if on > 0 || done > 0 { self.account.look(&look, TUNING.window) } else { 0 };
+        if on < time {
+            let rest = Look { time: time - on, done: 0, pending, continuous: false, exclusive: 0 };
+            self.account.look(&rest, TUNING.window);
+        }
+        self.pending = pending;
+        if used > 0 {
+            compute.charge(now - time, now, used);
+        }
+        if let Some(held) = &mut self.held {
+            held.looks += 1;
+            held.busy += u32::from(pending);
+        }
+        self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
+    }
+
+    /// How much work comes at a time: what is done between two pauses.
+    fn tell_burst(&mut self) {
+        if !self.pending && self.burst_now > 0 {
+            let burst = std::mem::take(&mut self.burst_now);
+            self.burst = if self.burst == 0 { burst } else { (7 * self.burst + burst) / 8 };
+        }
+    }
+
+    /// Whether it takes leases: told by how much of the time it has something under way, and corrected by what it does with one.
+    fn fills_or_not(&mut self, among: &Neighbourhood, is_alone: bool, now: u64) {
+        if is_alone && self.off.is_none() {
+            self.fills = self.account.usage() > 800_000;
+            return;
+        }
+        if self.fills {
+            let is_idle = self.account.pending() < 0.3;
+            let has_failed = self.held.as_ref().is_some_and(|held| {
+                held.looks >= 12 && f64::from(held.busy) < NOT_FILLING * f64::from(held.looks)
+            });
+            if is_idle || has_failed {
+                self.fills = false;
+                if has_failed {
+                    self.asked_again = now + self.rest;
+                    self.rest = (2 * self.rest).min(LONGEST_REST);
+                }
+            }
+        } else if self.account.pending() > FILLING && now >= self.asked_again && self.off.is_none() {
+            self.fills = true;
+            let _ = among;
+        }
+    }
+
+    fn is_over(&self, compute: &Compute<'_>, limit: Share, now: u64) -> bool {
+        if limit.is_whole() {
+            return false;
+        }
+        let free = compute.free_at(now);
+        if self.off == Some(Off::Limit) { free > now } else { free > now + steer::off_time(limit) }
+    }
+
+    /// Whether it may be on, as far as leases are concerned; the newest lease, where it waits for one; and when its own ends.
+    fn lease(&mut self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) -> (bool, Option<Lease>, u64) {
+        let own = among.get(among.own).copied();
+        let takes = own.is_some_and(|it| it.peer.takes_leases() && it.peer.wants);
+        let others_want = among.wanting().any(|it| it.index != among.own);
+        if !takes || !others_want {
+            if let Some(held) = self.held.take() {
+                let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
+                compute.held_for(now.saturating_sub(held.since), weight);
+                if others_want {
+                    self.pass(compute, among, now);
+                }
+            }
+            return (true, None, u64::MAX);
+        }
+        let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
+        let lease = compute.lease(among, now);
+        let length = steer::lease(weight, among.weights());
+        let is_mine = lease.holder == Some(among.own);
+        if is_mine && self.held.is_none() {
+            self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
+        }
+        if lease.holder.is_none() && among.next(among.own) == Some(among.own) && compute.is_leader(now) {
+            compute.joins(among);
+            compute.pass_lease(among.own, lease.number);
+            self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
+            return (true, Some(lease), now + length);
+        }
+        if !is_mine {
+            if self.held.is_none() && self.off.is_none() {
+                compute.joins(among);
+            }
+            self.held = None;
+            let waits_long = self.off == Some(Off::Others) && now > self.since + LONGEST_OFF;
+            return (waits_long, Some(lease), u64::MAX);
+        }
+        let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
+        let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
+        // The next one needs a moment to come on.
+        if (now + 300_000 >= held.until || is_idle) && compute.is_leader(now) {
+            compute.held_for(now.saturating_sub(held.since), weight);
+            let next = compute.neighbourhood(now).next(among.own);
+            if next.is_none_or(|next| next == among.own) {
+                (held.since, held.until) = (now, now + length);
+                return (true, Some(lease), held.until);
+            }
+            self.held = None;
+            self.pass(compute, among, now);
+            return (false, Some(compute.lease(among, now)), u64::MAX);
+        }
+        (true, Some(lease), held.until.saturating_sub(300_000))
+    }
+
+    fn pass(&self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) {
+        let after = compute.neighbourhood(now);
+        if let Some(next) = after.next(among.own).filter(|next| *next != among.own) {
+            compute.pass_lease(next, compute.lease(&after, now).number);
+        }
+    }
+
+    /// Does what was decided.
+    #[allow(clippy::too_many_arguments, reason = "all that a switch depends on")]
+    fn switch(
+        &mut self,
+        steer: &Steer,
+        slice: &Slice,
+        compute: &Compute<'_>,
+        among: &Neighbourhood,
+        off: Option<Off>,
+        lease: Option<&Lease>,
+        now: u64,
+    ) {
+        let is_new = off.is_some() && self.off.is_some() && channels::generation() != self.generation;
+        if off.is_some() == self.off.is_some() && !is_new {
+            self.off = off;
+            return;
+        }
+        if off == Some(Off::Others) && let Some(next) = lease.and_then(|lease| lease.holder) {
+            // On before off, so that no time is lost between the two.
+            let end = now + OVERLAP;
+            let mut at = now;
+            while at < end && !compute.neighbourhood(at).get(next).is_none_or(|it| it.is_on || it.index == among.own) {
+                sys::sleep_until(at + 80_000, at);
+                at = sys::nanoseconds();
+            }
+        }
+        self.put(steer, slice, compute, off);
+    }
+
+    /// Puts the channels on or off.
+    fn put(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, off: Option<Off>) {
+        let began = sys::nanoseconds();
+        self.generation = channels::generation();
+        let result = channels::put(slice.device, off.is_none());
+        let ended = sys::nanoseconds();
+        compute.switched(ended - began);
+        match result {
+            Ok(_) => {}
+            Err(Trouble::Unseen) if off.is_some() => return,
+            Err(trouble) => return self.stop(steer, slice, compute, trouble),
+        }
+        if let Some(was) = self.off.take() {
+            compute.was_off(ended.saturating_sub(self.since), was == Off::Limit);
+            self.since = ended;
+            self.epoch += 1;
+        } else {
+            self.since = began + OFF_AFTER;
+        }
+        self.off = off;
+        steer.is_off.store(off.is_some(), Ordering::Relaxed);
+        let mut facts = Facts { usage: self.account.usage(), fills: self.fills, burst: self.burst, ..Facts::default() };
+        (facts.wants, facts.is_on) = (true, off.is_none());
+        compute.says(&facts, ended);
+    }
+
+    /// No more switching: the kernel module does not do as expected. The program goes on, on the GPU, as it would without us.
+    fn stop(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, trouble: Trouble) {
+        log::warn!("channels of GPU {} are not driven any more: {}", slice.device, super::why(trouble));
+        self.trouble = Some(trouble);
+        self.off = None;
+        steer.is_off.store(false, Ordering::Relaxed);
+        compute.is_switched_by_channels(false);
+        let _ = channels::put(slice.device, true);
+        let _ = channels::set_slice(slice.device, TUNING.default_slice / 1_000);
+    }
+
+    /// Whatever was decided, on: the program needs the GPU to end something.
+    pub fn put_on(&mut self, steer: &Steer, slice: &Slice, _now: u64) {
+        if self.off.is_some() {
+            self.put(steer, slice, &slice.compute(), None);
+        }
+    }
+
+    fn set_slice(&mut self, slice: &Slice, among: &Neighbourhood, is_there: bool, now: u64) {
+        if self.trouble.is_some() || !is_there {
+            return;
+        }
+        let mut peers = [const { None::<Peer> }; 64];
+        let mut own = 0;
+        let mut count = 0;
+        for present in among.iter().take(peers.len()) {
+            if present.index == among.own {
+                own = count;
+            }
+            peers[count] = Some(present.peer);
+            count += 1;
+        }
+        let peers: Vec<Peer> = peers.into_iter().flatten().collect();
+        let length = self.slice.next(own, &peers, now);
+        // A change of less than a tenth is not worth the call.
+        if length.abs_diff(self.written) * 10 > self.written {
+            match channels::set_slice(slice.device, length / 1_000) {
+                Ok(()) => self.written = length,
+                Err(Trouble::Unseen) => {}
+                Err(trouble) => {
+                    self.trouble = Some(trouble);
+                    log::warn!("slices of GPU {} cannot be set: {}", slice.device, super::why(trouble));
+                }
+            }
+        }
+    }
+}
