@@ -169,6 +169,7 @@ class Crew:
         """Waits for its end. What counts is from `start` to `end`."""
         units, rate, took = 0, 0.0, []
         for session in self.sessions:
+            session.tell("quit")
             said = {words[0]: words[1:] for words in (line.split() for line in session.rest()) if words}
             count, began, ended = (int(word) for word in said["done"])
             units += count
