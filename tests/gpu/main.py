@@ -35,6 +35,11 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case after this many seconds")
     parser.add_argument("--window", type=float, metavar="SECONDS", help="compute: measure for so long (default: 10)")
     parser.add_argument("--warmup", type=float, metavar="SECONDS", help="compute: after so long (default: 2)")
+    parser.add_argument("--mixes", type=int, metavar="N", help="compute: at most so many mixes of each case")
+    parser.add_argument(
+        "--settings", nargs="+", action="extend", metavar="NAME=VALUE", help="compute: more settings of all slices"
+    )
+    parser.add_argument("--busy", type=int, metavar="N", help="compute: keep so many cores busy meanwhile")
     parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python of the frameworks")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")

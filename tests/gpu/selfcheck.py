@@ -13,6 +13,7 @@ from pathlib import Path
 from gpu import counts, main, report
 from gpu.bench import Bench, Case
 from gpu.compute import selfcheck as compute_selfcheck
+from gpu.compute import selfcheck_lines
 from gpu.hooks import cost, profilers, workloads
 from gpu.machine import Machine
 from gpu.memory import selfcheck as memory_selfcheck
@@ -226,6 +227,6 @@ class Choosing(unittest.TestCase):
 
 def run() -> int:
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
-    for module in (memory_selfcheck, compute_selfcheck):
+    for module in (memory_selfcheck, compute_selfcheck, selfcheck_lines):
         suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
     return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1

@@ -45,6 +45,11 @@ class Pretending(loads.Load):
         return [sys.executable, "-c", PRETENDER]
 
 
+def options(**given: object) -> argparse.Namespace:
+    nothing = {"window": None, "warmup": None, "quick": False, "mixes": None, "settings": None, "busy": None, "budget": None}
+    return argparse.Namespace(**{**nothing, **given})
+
+
 def file_of(records: list[tuple[int, int]], trouble: int = 0, count: int | None = None, late: int = 10**9) -> bytes:
     head = (busy.MAGIC, 7, trouble, 100, 1100, 100 + late, 1100 + 10**9, len(records) if count is None else count, 0)
     return busy.HEAD.pack(*head) + b"".join(busy.RECORD.pack(a, b, 1, 1) for a, b in records)
@@ -295,9 +300,9 @@ class Programs(unittest.TestCase):
     def test_quick_and_windows(self) -> None:
         before = replace(container.TIMES)
         try:
-            compute.plan(argparse.Namespace(window=None, warmup=None, quick=True), [])
+            compute.plan(options(quick=True), [])
             self.assertEqual(container.TIMES.window, compute.QUICK_WINDOW)
-            compute.plan(argparse.Namespace(window=20.0, warmup=1.0, quick=True), [])
+            compute.plan(options(window=20.0, warmup=1.0, quick=True), [])
             self.assertEqual((container.TIMES.window, container.TIMES.solo, container.TIMES.warmup), (20.0, 20.0, 1.0))
         finally:
             vars(container.TIMES).update(vars(before))
