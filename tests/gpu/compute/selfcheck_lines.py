@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import build
-from gpu.bench import Bench
-from gpu.compute import bars, busy, lines, loads, pool
+from gpu.bench import Bench, Run
+from gpu.compute import bars, busy, container, lines, loads, node, pool
 from gpu.compute.busy import SECOND
 from gpu.compute.selfcheck import bench_in
 
@@ -223,6 +223,31 @@ class Mixes(unittest.TestCase):
         self.assertEqual([it.name for it in lines.planned], ["mix-fours", "limit-mlp"])
         lines.plan([])
 
+    def test_every_line_can_be_judged_and_told(self) -> None:
+        alone = pool.Alone(100.0, 60.0, 61.0, [1000.0] * 50, busy.Reference((), 0, 1))
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                for line in lines.LINES:
+                    pool.solos.update({it.load.name: alone for mix in line.mixes for it in mix.members})
+                    lines.results[line.name] = found = []
+                    for mix in line.mixes:
+                        got = [
+                            pool.Found(50.0, 12.0, 13.0, [1000.0] * 50, [(99.0, 25.0)] * len(mix.cuts), 1.0)
+                            for _ in mix.members
+                        ]
+                        found.append(pool.Result(mix, {way: got for way in mix.ways}))
+                    found += [pool.Result(mix, broken="gone") for mix in line.mixes[:1]]
+                    found += [pool.Result(mix, skipped=True) for mix in line.mixes[:1]]
+                    bench = bench_in(place, line.name)
+                    bench.machine.environment.pop(container.SIMULATED, None)
+                    lines.run_line(bench, line)
+                    self.assertTrue(bench.headline)
+                    self.assertIn("gone", " ".join(bench.problems))
+                    self.assertEqual({len(row) for row in bench.figures["rows"]}, {len(bench.figures["columns"])})
+            finally:
+                pool.solos.clear()
+                lines.results.clear()
+
     def test_pools_have_each_process_once_and_rooms_for_those_that_meet(self) -> None:
         one, other = (Pretending(name, "about", ("deep", "1")) for name in "ab")
         mixes = [
@@ -271,3 +296,18 @@ class Mixes(unittest.TestCase):
         self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
         entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
         self.assertAlmostEqual(entry.p50, 2.0)
+
+
+class Node(unittest.TestCase):
+    def test_others_may_wait_twice_as_long(self) -> None:
+        told = node.parse("alloc_us 100 50.0 96.0 300.0\ncontext_us 9 150000.0 200000.0 200000.0\n")
+        self.assertEqual(told["alloc_us"]["p99"], 96.0)
+        plain = {"alloc_p99_us": 96.0, "context_ms": 150.0, "smi_ms": 60.0}
+        self.assertEqual(node.judge(plain, {"alloc_p99_us": 190.0, "context_ms": 299.0}), [])
+        self.assertEqual(len(node.judge(plain, {name: 2.1 * it for name, it in plain.items()})), 3)
+
+    def test_results_are_compared(self) -> None:
+        bare = Run("bare", 0, "a\n", "", 1.0)
+        self.assertEqual(node.judge_results(bare, replace(bare, label="sliced")), [])
+        self.assertEqual(len(node.judge_results(bare, replace(bare, out="b\n"))), 1)
+        self.assertEqual(len(node.judge_results(bare, replace(bare, status=-9))), 1)
