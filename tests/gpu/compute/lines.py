@@ -112,7 +112,7 @@ def run_line(bench: Bench, line: Line) -> None:
         found = [it for it in found if not it.skipped]
     if not found:
         bench.skip("the budget was spent")
-    rows, held, told = [], 0, ""
+    rows, held, lines = [], 0, []
     for result in found:
         name = result.mix.name
         if result.broken:
@@ -120,21 +120,21 @@ def run_line(bench: Bench, line: Line) -> None:
             continue
         wrong, told = judged(bench, line, result)
         held += not wrong
+        lines.append(told)
         for problem in wrong:
             bench.problem(f"{name}: {problem}")
         rows += rows_of(result, wrong)
         bench.note(f"{name}: {told}" + "".join(f"\n    - {problem}" for problem in wrong))
     bench.figures["columns"] = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "thread", "held"]
     bench.figures["rows"] = rows
-    bench.headline = told if len(found) == 1 else f"{held} of {len(found)} held; " + summary(found)
+    bench.headline = "; ".join(lines) if len(found) <= 2 else f"{held} of {len(found)} held; {summary(found)}"
 
 
 def judged(bench: Bench, line: Line, result: Result) -> tuple[list[str], str]:
     wrong, told = line.judge(bench, result)
     if HOST.is_full:
         wrong = bars.not_below_plain(entries(result), HOST.slack) if "plain" in result.found else []
-    took = [it.thread for it in result.found.get("ration", ()) if it.thread is not None]
-    return [*wrong, *bars.threads(took, result.idle_thread)], told
+    return wrong, told
 
 
 def rows_of(result: Result, wrong: list[str]) -> list[list[str]]:
@@ -168,12 +168,14 @@ def entries(result: Result) -> list[bars.Entry]:
 
 
 def summary(found: Sequence[Result]) -> str:
-    """Of many mixes: the sums, and the worst."""
-    whole = [it for it in found if not it.broken and {"plain", "ration"} <= set(it.found)]
-    if not whole:
-        return ""
-    ways = {way: sum(sum(f.gpu for f in it.found[way]) for it in whole) / len(whole) for way in ("ration", "plain")}
-    return f"GPU time in sum {ways['ration']:.1f} on average, plain {ways['plain']:.1f}"
+    """Of many mixes: the sums; of one program with many settings, each."""
+    whole = [it for it in found if not it.broken]
+    if not all({"plain", "ration"} <= set(it.found) for it in whole):
+        got = [it.found["ration"][0] for it in whole]
+        return f"speeds {listed(speeds(got))}, GPU time {listed(times(got))}"
+    sums = {way: [sum(times(it.found[way])) for it in whole] for way in ("ration", "plain")}
+    means = {way: sum(all_) / max(1, len(all_)) for way, all_ in sums.items()}
+    return f"GPU time in sum {means['ration']:.1f} on average, plain {means['plain']:.1f}"
 
 
 def speeds(found: Sequence[Found]) -> list[float]:
@@ -413,8 +415,32 @@ UNHELD = (
         *(mix(f"{name} free", member(ANY[name], 50), ways=("ration",)) for name in FREE),
     ),
 )
+
+
+def run_threads(bench: Bench) -> None:
+    """What the library's thread took in all mixes of this run; kernel time counts."""
+    worst: dict[str, float] = {}
+    done = [result for it in results.values() for result in it if "ration" in result.found]
+    if not done:
+        bench.skip("no mix was run before")
+    rows = []
+    for result in done:
+        took = [it.thread for it in result.found["ration"] if it.thread is not None]
+        for problem in bars.threads(took, result.idle_thread):
+            bench.problem(f"{result.mix.name}: {problem}")
+        size = "alone" if len(took) < 2 else "two" if len(took) == 2 else "more"
+        worst[size] = max([worst.get(size, 0.0), *took])
+        worst["idle"] = max(worst.get("idle", 0.0), result.idle_thread)
+        rows.append([result.mix.name, str(len(took)), listed(took), f"{result.idle_thread:.2f}"])
+    bench.figures.update(columns=["mix", "containers", "% of a core", "the most idle"], rows=rows)
+    bench.headline = "the most of a core: " + ", ".join(f"{size} {it:.2f}%" for size, it in worst.items())
+
+
 LINES = (*MIXED, *SHARES, *REQUESTED, *SERVED, *BOUND, *ALONE, *UNHELD)
-CASES = [it.case() for it in LINES]
+CASES = [
+    *(it.case() for it in LINES),
+    Case("thread-cpu", "what the library's thread takes of a core, in all mixes of this run", run_threads),
+]
 
 
 def plan(names: Sequence[str]) -> None:

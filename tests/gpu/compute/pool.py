@@ -295,6 +295,7 @@ class Pool:
                 elif word == "marks":
                     part.marks = [(int(at), int(units)) for at, units in pairs]
                 elif word == "done":
+                    session.lines.clear()  # the log need not have all of them
                     break
             else:
                 raise RuntimeError(f"{session.label}: ended in the middle; {session.last_words()}")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from dataclasses import replace
 from pathlib import Path
@@ -244,6 +245,9 @@ class Mixes(unittest.TestCase):
                     self.assertTrue(bench.headline)
                     self.assertIn("gone", " ".join(bench.problems))
                     self.assertEqual({len(row) for row in bench.figures["rows"]}, {len(bench.figures["columns"])})
+                bench = bench_in(place, "threads")
+                lines.run_threads(bench)
+                self.assertEqual((bench.problems, "two 1.00%" in bench.headline), ([], True))
             finally:
                 pool.solos.clear()
                 lines.results.clear()
@@ -296,6 +300,35 @@ class Mixes(unittest.TestCase):
         self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
         entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
         self.assertAlmostEqual(entry.p50, 2.0)
+
+
+class Scripts(unittest.TestCase):
+    """What the programs in Python share, without their frameworks."""
+
+    def told(self, source: str, runs: int = 2) -> list[list[str]]:
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(loads.SCRIPTS)!r})\n{source}"]
+        begin, text = time.monotonic_ns(), "\n"
+        for number in range(1, runs + 1):
+            text += f"run {begin + number * SECOND // 2} {begin + number * SECOND // 2 + 200 * MS}\n"
+        done = subprocess.run(command, input=text + "quit\n", capture_output=True, text=True, timeout=30, check=True)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    def test_a_step_is_repeated_run_after_run(self) -> None:
+        source = "import share_common, time\nshare_common.repeat(lambda: (lambda: time.sleep(.002), lambda: lambda: None, 2))"
+        lines_ = self.told(source)
+        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("marks", "done") * 2])
+        marks = [tuple(map(int, pair.split(":"))) for pair in lines_[2][1:]]
+        units, began, ended = (int(word) for word in lines_[3][1:])
+        self.assertEqual((marks[0], marks[-1]), ((began, 0), (ended, units)))
+        self.assertGreater(len(marks), 5)
+        self.assertTrue(10 < units <= 100, units)
+
+    def test_requests_are_answered_in_their_time(self) -> None:
+        source = "import share_common, time\nshare_common.serve(lambda: lambda: time.sleep(.001), 20_000_000)"
+        lines_ = self.told(source)
+        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("took_us", "marks", "done") * 2])
+        took = [float(pair.split(":")[1]) for pair in lines_[2][1:]]
+        self.assertTrue(5 <= len(took) <= 12 and min(took) > 900, took)
 
 
 class Node(unittest.TestCase):
