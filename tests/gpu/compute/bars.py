@@ -59,21 +59,30 @@ def fair_shares(mix: Sequence[Entry]) -> list[float]:
     return fair([it.request for it in mix], [it.u for it in mix], capacity)
 
 
+def due_speed(it: Entry, share: float) -> float:
+    return min(100.0, 100 * share / it.u) if it.u else 100.0
+
+
+def is_short(it: Entry, share: float, slack: float = 0.0) -> bool:
+    """By its GPU time and by its speed: clocks differ, and a kernel that is quicker than alone takes less time."""
+    return it.gpu < share - UNDER - slack and it.speed < due_speed(it, share) - 1 - slack
+
+
 def mixed(mix: Sequence[Entry], slack: float = 0.0) -> list[str]:
-    wrong, shares = [], fair_shares(mix)
-    for it, share in zip(mix, shares, strict=True):
-        least = min(it.plain_speed, 100 * share / it.u if it.u else 0.0)
-        if it.speed < least - BELOW - slack:
-            due = 100 * share / it.u if it.u else 0.0
-            wrong.append(f"{it.name} has {it.speed:.1f}% of its speed, by plain time slicing {it.plain_speed:.1f}%, due {due:.1f}%")
-    short = [it.name for it, share in zip(mix, shares, strict=True) if it.gpu < share - UNDER - slack]
-    for it, share in zip(mix, shares, strict=True):
-        others = [name for other, name in zip(mix, [it.name for it in mix], strict=True) if other is not it and name in short]
-        if others and it.gpu > share + OVER + slack:
-            wrong.append(f"{it.name} has {it.gpu:.1f}% of the GPU's time, due {share:.1f}%, while {others[0]} is short of its share")
-    all_of_it, plain = sum(it.gpu for it in mix), sum(it.plain_gpu for it in mix)
-    if all_of_it < plain - SUM_BELOW - slack:
-        wrong.append(f"together they have {all_of_it:.1f}% of the GPU's time, by plain time slicing {plain:.1f}%")
+    wrong, both = [], list(zip(mix, fair_shares(mix), strict=True))
+    for it, share in both:
+        due = due_speed(it, share)
+        if it.speed < min(it.plain_speed, due) - BELOW - slack:
+            plain = f"by plain time slicing {it.plain_speed:.1f}%"
+            wrong.append(f"{it.name} has {it.speed:.1f}% of its speed, {plain}, due {due:.1f}%")
+    for it, share in both:
+        short = [other.name for other, its in both if other is not it and is_short(other, its, slack)]
+        if short and it.gpu > share + OVER + slack:
+            has = f"{it.name} has {it.gpu:.1f}% of the GPU's time, due {share:.1f}%"
+            wrong.append(f"{has}, while {short[0]} is short of its share")
+    all_of_it, plain_sum = sum(it.gpu for it in mix), sum(it.plain_gpu for it in mix)
+    if all_of_it < plain_sum - SUM_BELOW - slack:
+        wrong.append(f"together they have {all_of_it:.1f}% of the GPU's time, by plain time slicing {plain_sum:.1f}%")
     return wrong
 
 

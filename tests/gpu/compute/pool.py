@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -151,13 +152,21 @@ def rate_in(marks: list[tuple[int, int]], start: int, end: int) -> float:
 
 
 def thread_times(pid: int) -> int:
-    """Nanoseconds that the library's threads in a process have had a core for."""
+    """Nanoseconds that the library's threads in a process have had a core for, in the kernel too."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             if (task / "comm").read_text().startswith(THREAD):
-                total += int((task / "schedstat").read_text().split()[0])
+                total += on_core(task)
     return total
+
+
+def on_core(task: Path) -> int:
+    """By the scheduler, to the nanosecond; where it does not tell, in ticks of ten milliseconds."""
+    with contextlib.suppress(OSError):
+        return int((task / "schedstat").read_text().split()[0])
+    fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) * SECOND // os.sysconf("SC_CLK_TCK")
 
 
 def seats_of(mixes: Iterable[Mix], known: Iterable[str] = ()) -> list[Seat]:
@@ -267,6 +276,8 @@ class Pool:
 
     def watch_threads(self, parts: list[Part], way: str, result: Result) -> None:
         """What the library's threads take meanwhile, in those that work and in those that do not."""
+        if way != "ration":
+            return
         watched = {one: crew for one, crew in self.crews.items() if one.settings is not None and one not in self.dead}
         took: list[dict[Seat, int]] = []
         clocks: list[int] = []
@@ -274,8 +285,6 @@ class Pool:
             time.sleep(max(0.0, (moment - time.monotonic_ns()) / SECOND))
             clocks.append(time.monotonic_ns())
             took.append({one: sum(thread_times(it.pid) for it in crew.sessions) for one, crew in watched.items()})
-        if way != "ration":
-            return
         parted = {part.seat: part for part in parts}
         for one in watched:
             share = 100 * (took[1][one] - took[0][one]) / (clocks[1] - clocks[0])
@@ -286,7 +295,7 @@ class Pool:
 
     def hear(self, part: Part, seconds: float) -> None:
         for session in self.crews[part.seat].sessions:
-            session.start, session.limit = time.monotonic(), seconds + HANGS
+            session.start, session.limit = time.monotonic(), TIMES.warmup + seconds + HANGS
             while (line := session.line()) is not None:
                 word, *words = line.split() or [""]
                 pairs = [pair.split(":") for pair in words if ":" in pair]

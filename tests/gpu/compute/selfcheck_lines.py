@@ -164,6 +164,8 @@ class Bars(unittest.TestCase):
         self.assertEqual(len(bars.mixed((replace(decode, speed=80), gemm))), 1, "slower than by plain time slicing")
         greedy = (replace(decode, speed=84, gpu=18), replace(gemm, gpu=79))
         self.assertEqual(len(bars.mixed(greedy)), 1, "one is short, and the other has more than its share")
+        quicker = (replace(decode, speed=99.5, gpu=20), replace(gemm, gpu=79, speed=79))
+        self.assertEqual(bars.mixed(quicker), [], "its kernels take less than alone, and it does all that it can")
         self.assertEqual(len(bars.mixed((decode, replace(gemm, gpu=60, speed=69)))), 1, "time is lost")
         self.assertEqual(bars.mixed((replace(decode, speed=80), gemm), slack=3), [])
         self.assertEqual(bars.not_below_plain(self.GOOD, 3), [])
@@ -300,6 +302,22 @@ class Mixes(unittest.TestCase):
         self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
         entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
         self.assertAlmostEqual(entry.p50, 2.0)
+
+
+class Threads(unittest.TestCase):
+    def test_the_librarys_threads_are_timed_from_outside(self) -> None:
+        source = "open('/proc/self/task/' + str(__import__('os').getpid()) + '/comm', 'w').write('ration-x')"
+        source += "\nprint(flush=True)\nwhile True: pass"
+        with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as loop:
+            try:
+                loop.stdout.readline()
+                before = pool.thread_times(loop.pid)
+                time.sleep(0.3)
+                took = pool.thread_times(loop.pid) - before
+            finally:
+                loop.kill()
+        self.assertTrue(10 * MS < took < 400 * MS, took)
+        self.assertEqual(pool.thread_times(loop.pid), 0)
 
 
 class Scripts(unittest.TestCase):
