@@ -10,6 +10,7 @@ from gpu.bench import Bench
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PER_THREAD = "CUDA_API_PER_THREAD_DEFAULT_STREAM"
+PLAIN = ("busy_sum",)  # programs that need no driver
 built: dict[tuple[str, str], Path | Missing] = {}
 
 
@@ -76,6 +77,8 @@ def command_for(bench: Bench, name: str, flavour: str, output: Path) -> list[str
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler:
         return Missing("no C compiler on this machine")
+    if name in PLAIN:
+        return [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread", "-o", str(output), str(source)]
     cuda = machine.header("cuda.h")
     if not cuda:
         return Missing("no cuda.h on this machine")

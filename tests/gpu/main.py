@@ -35,7 +35,13 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case after this many seconds")
     parser.add_argument("--window", type=float, metavar="SECONDS", help="compute: measure for so long (default: 10)")
     parser.add_argument("--warmup", type=float, metavar="SECONDS", help="compute: after so long (default: 2)")
+    parser.add_argument("--mixes", type=int, metavar="N", help="compute: at most so many mixes of each case")
+    parser.add_argument(
+        "--settings", nargs="+", action="extend", metavar="NAME=VALUE", help="compute: more settings of all slices"
+    )
+    parser.add_argument("--busy", type=int, metavar="N", help="compute: keep so many cores busy meanwhile")
     parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="write a page of tables for each group (docs/results)")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python of the frameworks")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--self-check", action="store_true", help="test this runner itself; needs no GPU")
@@ -153,5 +159,7 @@ def main(manual: str, given: list[str]) -> int:
     for group, finish in each_group(chosen, "finish"):
         if more := finish([outcome for outcome in outcomes if outcome.group == group], out):
             print("\n" + more)
+    if options.results:
+        report.write_pages(options.results, given, facts, library, began, outcomes)
     print(f"\n{sums['pass']} passed, {sums['fail']} failed, {sums['skip']} skipped in {time.monotonic() - start:.0f} s")
     return 1 if sums["fail"] else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import sys
 import textwrap
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,8 @@ from typing import Any
 from gpu.machine import ROOT
 
 COLOURS = {"pass": "\033[32m", "fail": "\033[31m", "skip": "\033[33m"}
+
+PLACES = ("--results", "--out", "--library", "--python")  # options that say nothing about what was measured
 
 
 @dataclass
@@ -87,6 +90,80 @@ def write_json(path: Path, facts: dict, library: Path, began: str, seconds: floa
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(whole, indent=1, default=str) + "\n")
     temporary.replace(path)
+
+
+def write_pages(
+    place: Path, given: list[str], facts: dict, library: Path, began: str, outcomes: list[Outcome]
+) -> None:
+    """One page of tables for each group, for people: what was run, on what, and what came out."""
+    place.mkdir(parents=True, exist_ok=True)
+    for group in dict.fromkeys(outcome.group for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.group == group]
+        (place / f"{group}.md").write_text(page(group, given, facts, build_of(library), began, mine))
+
+
+def build_of(library: Path) -> str:
+    """Which build was tested: the checkout's commit, and the library's own bytes."""
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        commit = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        commit = ""
+    name = hashlib.sha256(library.read_bytes()).hexdigest()[:12]
+    return f"{commit or 'no checkout'}, `{library.name}` {name}"
+
+
+def page(group: str, given: list[str], facts: dict, build: str, began: str, outcomes: list[Outcome]) -> str:
+    """The page. Figures that a case has as rows come in a table of their own."""
+    asked = [
+        word for at, word in enumerate(given) if word not in PLACES and (at == 0 or given[at - 1] not in PLACES)
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in facts.get("packages", {}).items())
+    sums = totals(outcomes)
+    lines = [
+        f"# Results: {group}",
+        "",
+        "<!-- Written by ci/gpu --results; do not edit. -->",
+        "",
+        *markdown(
+            ["", ""],
+            [
+                ["command", f"`ci/gpu {' '.join(asked)}`".replace(" `", "`")],
+                ["machine", f"{facts.get('gpu') or 'no GPU'}, {facts.get('cores', '?')} cores"],
+                ["driver", str(facts.get("driver") or "-")],
+                ["programs", f"nvcc {facts.get('nvcc') or '-'}, {versions}"],
+                ["build", build],
+                ["when", began],
+                ["cases", f"{sums['pass']} held, {sums['fail']} not, {sums['skip']} skipped"],
+            ],
+        ),
+        "",
+        *markdown(
+            ["case", "held", "what it showed"],
+            [[it.name, {"pass": "yes", "fail": "**no**", "skip": "skipped"}[it.result], shown(it)] for it in outcomes],
+        ),
+    ]
+    for it in outcomes:
+        if it.figures.get("rows"):
+            lines += ["", f"## {it.name}", "", f"{it.about}.", "", *markdown(it.figures["columns"], it.figures["rows"])]
+    return "\n".join(lines) + "\n"
+
+
+def shown(outcome: Outcome) -> str:
+    told = [outcome.headline] if outcome.headline else []
+    if outcome.result != "pass":
+        problems = outcome.reason.split("\n")
+        told += problems[:3] + ([f"and {len(problems) - 3} more"] if len(problems) > 3 else [])
+    return "; ".join(told)
+
+
+def markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """A table; what would end a cell is written otherwise."""
+
+    def line_of_cells(cells: list[str]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return [line_of_cells(columns), "|" + "---|" * len(columns), *(line_of_cells(row) for row in rows)]
 
 
 def relative(path: Path) -> str:

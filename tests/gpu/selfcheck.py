@@ -13,6 +13,7 @@ from pathlib import Path
 from gpu import counts, main, report
 from gpu.bench import Bench, Case
 from gpu.compute import selfcheck as compute_selfcheck
+from gpu.compute import selfcheck_lines
 from gpu.hooks import cost, profilers, workloads
 from gpu.machine import Machine
 from gpu.memory import selfcheck as memory_selfcheck
@@ -224,8 +225,30 @@ class Choosing(unittest.TestCase):
             main.choose(["nope"], None)
 
 
+class Pages(unittest.TestCase):
+    def test_a_page_has_the_command_the_build_and_the_tables(self) -> None:
+        rows = {"columns": ["mix", "speed"], "rows": [["a | b", "50.0"]]}
+        outcomes = [
+            report.Outcome("g", "one", "about one", "pass", "", "50/50", 1.0, "", rows),
+            report.Outcome("g", "two", "about two", "fail", "w1\nw2\nw3\nw4", "", 1.0, ""),
+            report.Outcome("h", "three", "about three", "skip", "no tool", "", 1.0, ""),
+        ]
+        with tempfile.TemporaryDirectory() as place:
+            library = Path(place, "libration.so")
+            library.write_bytes(b"it")
+            given = ["g", "--results", "docs/results", "--window", "3"]
+            report.write_pages(Path(place, "pages"), given, {"gpu": "H200"}, library, "today", outcomes)
+            text = Path(place, "pages/g.md").read_text()
+            self.assertIn("`ci/gpu g --window 3`", text)
+            self.assertIn("H200", text)
+            self.assertIn("| a \\| b | 50.0 |", text)
+            self.assertIn("and 1 more", text)
+            self.assertNotIn("three", text)
+            self.assertIn("no tool", Path(place, "pages/h.md").read_text())
+
+
 def run() -> int:
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
-    for module in (memory_selfcheck, compute_selfcheck):
+    for module in (memory_selfcheck, compute_selfcheck, selfcheck_lines):
         suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
     return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cost, table, witness
-from gpu.compute.container import STABLE, TIMES
+from gpu.compute import account, alone, beside, cost, host, lines, node, pool, table, witness
+from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES]
+CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES, *lines.CASES, *node.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
 QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]
@@ -28,11 +29,22 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
         TIMES.warmup, TIMES.solo = 0.5, min(TIMES.window, 1.5)
     if options.warmup is not None:
         TIMES.warmup = options.warmup
-    STABLE.order = alone.keys([case.name for case in cases])
+        pool.TIMES.warmup = options.warmup
+    if options.window:
+        pool.TIMES.window = options.window
+    pool.TIMES.mixes = options.mixes
+    pool.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
+    EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
+    lines.HOST.busy = options.busy or 0
+    host.keep_busy(lines.HOST.busy)
+    names = [case.name for case in cases]
+    lines.plan(names)
+    STABLE.order = alone.keys(names)
 
 
 def finish(outcomes: list[Outcome], out: Path) -> str:
     """After the last: the table of limits, and the plots."""
     STABLE.clear()
+    host.keep_busy(0)
     table.write_plots(outcomes, out)
     return table.matrix(outcomes)

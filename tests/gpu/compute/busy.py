@@ -4,12 +4,17 @@ A witness is `cupti_busy.c` in the program, the program itself by the GPU's nano
 simulated GPU's own record. None of them knows of limits. Busy time is the union of the records of all of a container's
 processes. Between two kernels that are both queued the GPU pauses for a microsecond or two, in which nobody else could
 have had it: pauses up to `PAUSE` count as busy. What is longer was a wait for the program, or for its turn.
+
+A kernel that is preempted, or taken off the GPU, goes on meanwhile by all of these clocks. What the GPU really did for a
+program that has neighbours or a limit is its *GPU time*: of each kind of kernel, how many ran, times the lower quartile of
+what they took, and the pauses. `gpu_time` says it in Python, `programs/busy_sum.c` does it for millions of records.
 """
 
 from __future__ import annotations
 
 import bisect
 import json
+import statistics
 import struct
 import subprocess
 import time
@@ -18,9 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HEAD = struct.Struct("<8sIIQQQQQQ")
-RECORD = struct.Struct("<QQQ")
-MAGIC = b"busy   1"
+RECORD = struct.Struct("<QQQQ")
+MAGIC = b"busy   2"
+FEW = 4  # records of a kind, below which their median counts, not their lower quartile
 KINDS = {1: "kernel", 2: "copy", 3: "set", 4: "graph"}
+COPY = 2
 PAUSE = 5_000  # ns
 SECOND = 1_000_000_000
 
@@ -37,10 +44,12 @@ class Notes:
 
     intervals: list[Interval] = field(default_factory=list)
     kinds: Counter = field(default_factory=Counter)
+    which: list[tuple[int, int]] = field(default_factory=list)  # of each interval: kind of record, kind of kernel
 
     def join(self, other: Notes) -> None:
         self.intervals += other.intervals
         self.kinds += other.kinds
+        self.which += other.which
 
 
 def read(path: Path) -> Notes:
@@ -61,11 +70,12 @@ def read(path: Path) -> Notes:
     if not 0.99 < slope < 1.01:
         raise Broken(f"{path.name}: its clock runs {slope:.3f} times as fast as the host's")
     notes = Notes()
-    for start, end, kind in RECORD.iter_unpack(data[HEAD.size :]):
+    for start, end, kind, which in RECORD.iter_unpack(data[HEAD.size :]):
         if end < start:
             raise Broken(f"{path.name}: a record ends before it begins")
         notes.intervals.append((host_1 + int((start - gpu_1) * slope), host_1 + int((end - gpu_1) * slope)))
         notes.kinds[KINDS.get(kind, str(kind))] += 1
+        notes.which.append((kind, which))
     return notes
 
 
@@ -163,6 +173,81 @@ def measure(notes: Notes, start: int, end: int) -> Window:
         records=len(notes.intervals),
         kinds=dict(notes.kinds),
     )
+
+
+def usual(took: list[int]) -> float:
+    """What a kernel of a kind takes when nobody interrupts it."""
+    took = sorted(took)
+    return took[(len(took) - 1) // 4] if len(took) >= FEW else statistics.median(took)
+
+
+def gpu_time(notes: Notes, start: int, end: int, reference: dict[tuple[int, int], float] | None = None) -> float:
+    """Nanoseconds of a window in which the GPU worked for a container, whatever interrupted it.
+
+    `reference` is what kinds of kernels usually take when the program is alone: kernels so long that all of them are
+    interrupted show it nowhere else. Copies are not the GPU's time: other engines do them. What overlaps counts once.
+    """
+    took: dict[tuple[int, int], list[int]] = {}
+    counts: Counter = Counter()
+    inside: list[Interval] = []
+    for (a, b), which in zip(notes.intervals, notes.which, strict=True):
+        if which[0] == COPY or a >= end or b <= start:
+            continue
+        took.setdefault(which, []).append(b - a)
+        counts[which] += (min(b, end) - max(a, start)) / (b - a) if b > a else 1.0
+        inside.append((a, b))
+    known = reference or {}
+    total = sum(counts[which] * min(usual(took[which]), known.get(which, float("inf"))) for which in took)
+    together, whole = within(union(inside), start, end), sum(min(b, end) - max(a, start) for a, b in inside)
+    pauses_ = within(union(inside, PAUSE), start, end) - together
+    return total * (together / whole if whole else 1.0) + pauses_
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What `busy_sum` says of a window: shares of it in per cent."""
+
+    gpu: float  # GPU time
+    raw: float  # the union of all records, with pauses
+    bare: float  # and without
+    copies: float
+    rate: float  # records that ended, per second
+    kinds: int
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run of a program alone."""
+
+    paths: tuple[Path, ...]
+    start: int
+    end: int
+
+
+def sums(tool: str, paths: list[Path], windows: list[Interval], reference: Reference | None = None) -> list[Sum]:
+    """What is in the files of a container's processes, for each window."""
+    lines = [f"file {path}" for path in paths]
+    if reference:
+        lines += [f"reference {path} {reference.start} {reference.end}" for path in reference.paths]
+    lines += [f"window {start} {end}" for start, end in windows]
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run([tool], input=text, capture_output=True, text=True, check=True, timeout=300)
+    return read_sums(done.stdout, windows)
+
+
+def read_sums(told: str, windows: list[Interval]) -> list[Sum]:
+    found = []
+    for line in told.splitlines():
+        word, *numbers = line.split()
+        if word != "window":
+            raise Broken(" ".join(numbers))
+        start, end = windows[len(found)]
+        gpu, raw, bare, copies, ended, kinds = (float(number) for number in numbers)
+        share = 100 / (end - start)
+        found.append(Sum(gpu * share, raw * share, bare * share, copies * share, ended * SECOND / (end - start), int(kinds)))
+    if len(found) != len(windows):
+        raise Broken(f"{len(found)} of {len(windows)} windows were added up")
+    return found
 
 
 def pauses(intervals: list[Interval], start: int, end: int) -> dict[str, int]:

@@ -22,6 +22,7 @@ from gpu.memory.container import Session
 SIMULATED = "GPU_TEST_SIM"  # names `ration-sim` where the driver is the simulated one
 TAIL = 0.15  # seconds that a program runs on after its window, so that the window's end is like its middle
 PATIENCE = 300.0
+EXTRA: dict[str, str] = {}  # settings that the command line gives all slices
 watchers: dict[str, Path | build.Missing] = {}
 
 
@@ -108,7 +109,7 @@ def world(bench: Bench) -> dict[str, str]:
 
 def slice_of(bench: Bench, name: str, regions: Path, settings: dict[str, str]) -> dict[str, str]:
     """The environment of a container in a slice. Those that share a GPU share the directory of regions."""
-    return {"LD_PRELOAD": bench.preload(), "RATION_NAME": f"gpu/{name}", "RATION_DIR": str(regions), **settings}
+    return {"LD_PRELOAD": bench.preload(), "RATION_NAME": f"gpu/{name}", "RATION_DIR": str(regions), **settings, **EXTRA}
 
 
 class Crew:
@@ -169,6 +170,7 @@ class Crew:
         """Waits for its end. What counts is from `start` to `end`."""
         units, rate, took = 0, 0.0, []
         for session in self.sessions:
+            session.tell("quit")
             said = {words[0]: words[1:] for words in (line.split() for line in session.rest()) if words}
             count, began, ended = (int(word) for word in said["done"])
             units += count

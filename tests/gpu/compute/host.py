@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,20 @@ from gpu import build
 from gpu.bench import Bench
 
 NAMES = ("sleeps", "p50_us", "p99_us", "p999_us", "most_us")
+
+# Ends by itself when whoever started it is gone.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1_000_000): pass"
+loops: list[subprocess.Popen] = []
+
+
+def keep_busy(count: int) -> None:
+    """So many programs that do nothing but keep a core busy, from now on; none: those that there are end."""
+    while len(loops) > count:
+        loop = loops.pop()
+        loop.kill()
+        loop.wait()
+    while len(loops) < count:
+        loops.append(subprocess.Popen([sys.executable, "-c", BUSY]))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class Load:
     caches: tuple[str, ...] = ()  # variables that name a directory, one for all runs of the load
     processes: int = 1
     power_bound: bool = False
+    least: float = 0.0  # seconds of a window in a mix: a service needs enough requests for a percentile
     solo: str = ""  # the load whose solo is this one's; several processes, bare, lose time among themselves
 
     @property
@@ -121,7 +122,8 @@ LOADS = (
 BY_NAME = {load.name: load for load in LOADS}
 
 # Not in the matrix of limits.
-REQUESTS = Load("requests", "20 kernels, 2.6 ms in all, every 20 ms", ("request", "130", "20", "20000"))
+REQUESTS = Load("requests", "20 kernels, 2.6 ms in all, every 20 ms", ("request", "130", "20", "20000"), least=4.0)
+EMPTY = Load("empty", "kernels that do nothing", ("empty", "1"))
 LAYERS = Load(
     "layers",
     "PyTorch: training steps of many small kernels",
@@ -136,3 +138,34 @@ LAUNCH_BOUND = Load(
     needs=("cupy",),
     caches=("CUPY_CACHE_DIR",),
 )
+
+
+# Programs that do not fill the GPU: Python launches their kernels more slowly than it does them.
+CUPY = {"needs": ("cupy",), "caches": ("CUPY_CACHE_DIR",)}
+
+
+def torch_script(name: str, about: str, script: str, mode: str, least: float = 0.0) -> Load:
+    return Load(name, f"PyTorch: {about}", (script, mode), needs=("torch",), least=least)
+
+
+LIGHT = (
+    torch_script("decode", "a transformer writes token by token", "share_decode.py", "eager"),
+    torch_script("mlp", "training of a small network, Adam", "share_nets.py", "mlp"),
+    torch_script("conv", "training of a network of convolutions, AMP, host copies", "share_nets.py", "conv"),
+    torch_script("lstm", "training of an LSTM, step by step", "share_nets.py", "lstm"),
+    Load("cupy-loop", "CuPy: products of 256×256 and elementwise kernels", ("share_cupy.py", "loop"), **CUPY),
+    Load(
+        "jax-small",
+        "JAX: small steps of training, each waited for",
+        ("share_jax.py", "small"),
+        needs=JAX_NEEDS,
+        env=JAX,
+        caches=("JAX_COMPILATION_CACHE_DIR",),
+    ),
+)
+DECODE_GRAPH = torch_script("decode-graph", "a graph for each token, waited for", "share_decode.py", "graph")
+PREFILL = torch_script("prefill", "a transformer reads 8 × 1024 tokens", "share_decode.py", "prefill")
+SERVE = torch_script("serve", "16 tokens each 250 ms", "share_decode.py", "serve", least=12.0)
+SERVE_GRAPH = torch_script("serve-graph", "16 tokens each 250 ms, as graphs", "share_decode.py", "serve-graph", least=12.0)
+ANY = {load.name: load for load in (*LOADS, *LIGHT, DECODE_GRAPH, PREFILL, SERVE, SERVE_GRAPH, LAYERS, LAUNCH_BOUND)}
+ANY |= {REQUESTS.name: REQUESTS, EMPTY.name: EMPTY}

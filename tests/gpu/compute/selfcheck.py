@@ -30,8 +30,8 @@ print("ready", flush=True); _, start, until = sys.stdin.readline().split()
 start, until = int(start), int(until)
 time.sleep(max(0, (until - time.monotonic_ns()) / 1e9))
 works = range(start, until, 4_000_000)
-records = b"".join(struct.pack("<QQQ", at - 500, at + 999_500, 1) for at in works)  # its clock is 500 ns behind
-head = struct.pack("<8sIIQQQQQQ", b"busy   1", os.getpid(), 0, 0, 500, 10**9, 10**9 + 500, len(works), 0)
+records = b"".join(struct.pack("<QQQQ", at - 500, at + 999_500, 1, 1) for at in works)  # its clock is 500 ns behind
+head = struct.pack("<8sIIQQQQQQ", b"busy   2", os.getpid(), 0, 0, 500, 10**9, 10**9 + 500, len(works), 0)
 open(f"{os.environ['BUSY_DIR']}/{os.getpid()}.own.busy", "wb").write(head + records)
 print("took_us", f"{start}:1.0", f"{until - 160_000_000}:2.5")
 print("done", len(works), start, until, flush=True)
@@ -45,9 +45,14 @@ class Pretending(loads.Load):
         return [sys.executable, "-c", PRETENDER]
 
 
+def options(**given: object) -> argparse.Namespace:
+    nothing = {"window": None, "warmup": None, "quick": False, "mixes": None, "settings": None, "busy": None, "budget": None}
+    return argparse.Namespace(**{**nothing, **given})
+
+
 def file_of(records: list[tuple[int, int]], trouble: int = 0, count: int | None = None, late: int = 10**9) -> bytes:
     head = (busy.MAGIC, 7, trouble, 100, 1100, 100 + late, 1100 + 10**9, len(records) if count is None else count, 0)
-    return busy.HEAD.pack(*head) + b"".join(busy.RECORD.pack(a, b, 1) for a, b in records)
+    return busy.HEAD.pack(*head) + b"".join(busy.RECORD.pack(a, b, 1, 1) for a, b in records)
 
 
 def bench_in(place: str, name: str = "x") -> Bench:
@@ -66,7 +71,7 @@ class Files(unittest.TestCase):
         return busy.read(path)
 
     def test_layout_is_the_c_programs(self) -> None:
-        self.assertEqual((busy.HEAD.size, busy.RECORD.size), (64, 24))
+        self.assertEqual((busy.HEAD.size, busy.RECORD.size), (64, 32))
 
     def test_records_come_onto_the_hosts_clock(self) -> None:
         notes = self.read(file_of([(100, 200), (500, 600)]))
@@ -295,9 +300,9 @@ class Programs(unittest.TestCase):
     def test_quick_and_windows(self) -> None:
         before = replace(container.TIMES)
         try:
-            compute.plan(argparse.Namespace(window=None, warmup=None, quick=True), [])
+            compute.plan(options(quick=True), [])
             self.assertEqual(container.TIMES.window, compute.QUICK_WINDOW)
-            compute.plan(argparse.Namespace(window=20.0, warmup=1.0, quick=True), [])
+            compute.plan(options(window=20.0, warmup=1.0, quick=True), [])
             self.assertEqual((container.TIMES.window, container.TIMES.solo, container.TIMES.warmup), (20.0, 20.0, 1.0))
         finally:
             vars(container.TIMES).update(vars(before))

@@ -28,11 +28,12 @@ struct busy_head {
     uint64_t unused;
 };
 
+/* `which` tells kinds of kernels apart within a kind: records that have it in common are of the same work. */
 struct busy_record {
-    uint64_t start, end, kind;
+    uint64_t start, end, kind, which;
 };
 
-_Static_assert(sizeof(struct busy_head) == 64 && sizeof(struct busy_record) == 24, "the reader knows the layout");
+_Static_assert(sizeof(struct busy_head) == 64 && sizeof(struct busy_record) == 32, "the reader knows the layout");
 
 struct busy_file {
     FILE *file;
@@ -44,7 +45,7 @@ static inline struct busy_file busy_open(const char *witness, struct busy_moment
     const char *directory = getenv("BUSY_DIR");
     char path[4096];
     if (!directory || !*directory) return it;
-    memcpy(it.head.magic, "busy   1", 8);
+    memcpy(it.head.magic, "busy   2", 8);
     snprintf(path, sizeof path, "%s/%ld.%s.busy", directory, (long)getpid(), witness);
     it.file = fopen(path, "wb");
     if (!it.file) perror(path);
@@ -53,8 +54,8 @@ static inline struct busy_file busy_open(const char *witness, struct busy_moment
     return it;
 }
 
-static inline void busy_add(struct busy_file *it, uint64_t start, uint64_t end, uint64_t kind) {
-    struct busy_record record = {start, end, kind};
+static inline void busy_add(struct busy_file *it, uint64_t start, uint64_t end, uint64_t kind, uint64_t which) {
+    struct busy_record record = {start, end, kind, which};
     if (it->file) it->head.count += fwrite(&record, sizeof record, 1, it->file);
 }
 

@@ -2,7 +2,8 @@
  *
  * CUDA_INJECTION64_PATH names this library, and the driver loads it during cuInit. What ran when goes into
  * BUSY_DIR/PID.cupti.busy (busy.h) as CUPTI hands its buffers over; the rest at the process's exit. A graph is one
- * record, from the beginning of its first node to the end of its last: a record for each node would slow it down. */
+ * record, from the beginning of its first node to the end of its last: a record for each node would slow it down. With
+ * each record goes what tells it from others: a kernel's name, grid and block, a graph's number, how much is copied. */
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -42,28 +43,54 @@ static void CUPTIAPI on_request(uint8_t **buffer, size_t *size, size_t *records)
     *records = 0; /* as many as fit */
 }
 
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 29;
+}
+
+/* Of a name, eight bytes at a time: names of templates are long, and there are a hundred thousand of them a second. */
+static uint64_t hash_of(const char *name) {
+    uint64_t hash = 0, word;
+    size_t left = name ? strlen(name) : 0;
+    for (; left >= sizeof word; left -= sizeof word, name += sizeof word) {
+        memcpy(&word, name, sizeof word);
+        hash = mix(hash, word);
+    }
+    word = 0;
+    if (left) memcpy(&word, name, left);
+    return mix(hash, word);
+}
+
+/* Kernels of the same name, grid and block do the same, as far as anybody outside can tell. */
+static uint64_t which_kernel(const CUpti_ActivityKernel4 *it) {
+    uint64_t hash = hash_of(it->name);
+    hash = mix(hash, (uint64_t)(uint32_t)it->gridX << 32 | (uint32_t)it->gridY);
+    hash = mix(hash, (uint64_t)(uint32_t)it->gridZ << 32 | (uint32_t)it->blockX);
+    return mix(hash, (uint64_t)(uint32_t)it->blockY << 32 | (uint32_t)it->blockZ);
+}
+
 /* Later versions of these records are longer, with the same beginning. */
 static void note(const CUpti_Activity *record) {
     switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         const CUpti_ActivityKernel4 *kernel = (const void *)record;
-        busy_add(&file, kernel->start, kernel->end, BUSY_KERNEL);
+        busy_add(&file, kernel->start, kernel->end, BUSY_KERNEL, which_kernel(kernel));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
         const CUpti_ActivityMemcpy *copy = (const void *)record;
-        busy_add(&file, copy->start, copy->end, BUSY_COPY);
+        busy_add(&file, copy->start, copy->end, BUSY_COPY, mix(copy->copyKind, copy->bytes));
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
         const CUpti_ActivityMemset *set = (const void *)record;
-        busy_add(&file, set->start, set->end, BUSY_SET);
+        busy_add(&file, set->start, set->end, BUSY_SET, set->bytes);
         break;
     }
     case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: {
         const CUpti_ActivityGraphTrace *graph = (const void *)record;
-        busy_add(&file, graph->start, graph->end, BUSY_GRAPH);
+        busy_add(&file, graph->start, graph->end, BUSY_GRAPH, graph->graphId);
         break;
     }
     default:

@@ -5,13 +5,16 @@
  *   share_load streams KERNEL_US ROUNDS_PER_US  deep in four streams, with kernels of a quarter of the GPU each
  *   share_load request KERNEL_US ROUNDS_PER_US KERNELS PERIOD_US
  *                                               KERNELS at a time, waited for, every PERIOD_US; prints what each took
+ *   share_load empty 1 ROUNDS_PER_US            kernels that do nothing, as many as can be launched, without a witness
  *
  * A kernel is a loop of fixed length: one that watched a clock would do less where it is held up, and nobody would see
  * it. Its first block notes the GPU's nanosecond clock when it begins and when it ends, and the notes of all kernels go
- * into BUSY_DIR/PID.own.busy at the end (busy.h).
+ * into BUSY_DIR/PID.own.busy (busy.h). All of a process's kernels are of one kind.
  *
  * It talks with who started it: prints "loaded", and does nothing with the GPU before it gets a line; prints "ready",
- * and gets "run FROM UNTIL", in nanoseconds of CLOCK_MONOTONIC; prints "done UNITS BEGAN ENDED". */
+ * and gets "run FROM UNTIL", in nanoseconds of CLOCK_MONOTONIC; prints "done UNITS BEGAN ENDED", and before that, where
+ * nobody else knows it, "marks TIME:UNITS ..." (what was done by when). Then it may be told to run again; "quit", or the
+ * end of its input, ends it. */
 
 #define _GNU_SOURCE
 #include "busy.h"
@@ -63,7 +66,8 @@ static const char image[] = ".version 7.0\n"
                             "    mov.u64 time, %globaltimer;\n"
                             "    st.volatile.global.u64 [slot], time;\n"
                             "    ret;\n"
-                            "}\n";
+                            "}\n"
+                            ".visible .entry nothing() { ret; }\n";
 
 enum { STREAMS = 4, SLOTS = 1 << 20, THREADS = 128, QUEUE = 1024 };
 /* So much work may be queued before the program waits for the oldest of it; a driver queues about QUEUE launches. */
@@ -73,7 +77,7 @@ struct slot {
     uint64_t start, end, product;
 };
 
-static CUfunction work, quarter, clock_kernel;
+static CUfunction work, quarter, clock_kernel, nothing;
 static CUstream streams[STREAMS];
 static CUdeviceptr slots;
 static long launched;
@@ -100,6 +104,7 @@ static void prepare(void) {
     OK(cuModuleGetFunction(&work, module, "work"));
     OK(cuModuleGetFunction(&quarter, module, "quarter"));
     OK(cuModuleGetFunction(&clock_kernel, module, "now"));
+    OK(cuModuleGetFunction(&nothing, module, "nothing"));
     OK(cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
     OK(cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device));
     OK(cuFuncSetAttribute(work, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most));
@@ -175,7 +180,7 @@ static void begin_ahead(struct ahead *ahead, double kernel_us) {
     if (ahead->most < STREAMS) ahead->most = STREAMS;
     ahead->count = 0;
     for (long i = 0; i < ahead->most && ahead->most < QUEUE; i++)
-        OK(cuEventCreate(&ahead->marks[i], CU_EVENT_DISABLE_TIMING));
+        if (!ahead->marks[i]) OK(cuEventCreate(&ahead->marks[i], CU_EVENT_DISABLE_TIMING));
 }
 
 static void mark(struct ahead *ahead, CUstream stream) {
@@ -223,20 +228,63 @@ static long run_requests(uint64_t until, int kernels, double period_us) {
     return units;
 }
 
-static void write_notes(struct busy_moment first) {
+/* As fast as they can be launched; now and then the oldest are waited for, and that moment is noted. */
+static long run_empty(uint64_t until) {
+    enum { BATCH = 400, UNDER_WAY = 2, NOTES = 4096 };
+    static uint64_t times[NOTES];
+    static long done[NOTES];
+    static CUevent events[UNDER_WAY];
+    long units = 0, batches = 0, notes = 0;
+    for (int i = 0; i < UNDER_WAY; i++)
+        if (!events[i]) OK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    while (now() < until) {
+        CUevent event = events[batches % UNDER_WAY];
+        if (batches >= UNDER_WAY) {
+            OK(cuEventSynchronize(event));
+            uint64_t time = now();
+            if (notes < NOTES && (!notes || time - times[notes - 1] > 10000000)) {
+                times[notes] = time;
+                done[notes++] = units - (UNDER_WAY - 1) * BATCH;
+            }
+        }
+        for (int i = 0; i < BATCH; i++) OK(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, streams[0], NULL, NULL));
+        OK(cuEventRecord(event, streams[0]));
+        units += BATCH, batches++;
+    }
+    fputs("marks", stdout);
+    for (long i = 0; i < notes; i++) printf(" %llu:%ld", (unsigned long long)times[i], done[i]);
+    puts("");
+    return units;
+}
+
+/* What the kernels of a run have noted; their slots are free again. */
+static void write_notes(struct busy_file *file) {
     struct slot *all = malloc(launched * sizeof *all + 1);
+    MUST(all);
     if (launched) OK(cuMemcpyDtoH(all, slots, launched * sizeof *all));
-    struct busy_moment last = moment();
-    struct busy_file file = busy_open("own", first);
-    for (long i = 0; file.file && i < launched; i++)
-        if (all[i].end) busy_add(&file, all[i].start, all[i].end, BUSY_KERNEL);
-    busy_close(&file, last, 0);
+    for (long i = 0; file->file && i < launched; i++)
+        if (all[i].end) busy_add(file, all[i].start, all[i].end, BUSY_KERNEL, 1);
     free(all);
+    launched = 0;
 }
 
 static void wait_for_line(char *line, int size) {
     fflush(stdout);
     if (!fgets(line, size, stdin)) exit(1); /* nobody is there any more */
+}
+
+static int is_told_to_run(char *line, int size, unsigned long long *from, unsigned long long *until) {
+    fflush(stdout);
+    return fgets(line, size, stdin) && sscanf(line, "run %llu %llu", from, until) == 2;
+}
+
+static long run(const char *mode, uint64_t until, double kernel_us, int argc, char **argv) {
+    if (!strcmp(mode, "deep")) return run_queued(until, kernel_us, 1);
+    if (!strcmp(mode, "streams")) return run_queued(until, kernel_us, STREAMS);
+    if (!strcmp(mode, "sync")) return run_sync(until);
+    if (!strcmp(mode, "empty")) return run_empty(until);
+    if (!strcmp(mode, "request") && argc == 6) return run_requests(until, atoi(argv[4]), atof(argv[5]));
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -257,20 +305,18 @@ int main(int argc, char **argv) {
     wait_for_line(line, sizeof line);
     prepare();
     struct busy_moment first = moment();
+    struct busy_file file = busy_open("own", first);
     puts("ready");
-    wait_for_line(line, sizeof line);
-    MUST(sscanf(line, "run %llu %llu", &from, &until) == 2);
-    sleep_until(from);
-    uint64_t began = now();
-    long units = 0;
-    if (!strcmp(mode, "deep")) units = run_queued(until, kernel_us, 1);
-    if (!strcmp(mode, "streams")) units = run_queued(until, kernel_us, STREAMS);
-    if (!strcmp(mode, "sync")) units = run_sync(until);
-    if (!strcmp(mode, "request") && argc == 6) units = run_requests(until, atoi(argv[4]), atof(argv[5]));
-    MUST(units > 0);
-    OK(cuCtxSynchronize());
-    printf("done %ld %llu %llu\n", units, (unsigned long long)began, (unsigned long long)now());
-    fflush(stdout);
-    write_notes(first);
+    while (is_told_to_run(line, sizeof line, &from, &until)) {
+        sleep_until(from);
+        uint64_t began = now();
+        long units = run(mode, until, kernel_us, argc, argv);
+        MUST(units > 0);
+        OK(cuCtxSynchronize());
+        uint64_t ended = now();
+        write_notes(&file);
+        printf("done %ld %llu %llu\n", units, (unsigned long long)began, (unsigned long long)ended);
+    }
+    busy_close(&file, moment(), 0);
     return 0;
 }

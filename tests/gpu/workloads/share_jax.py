@@ -1,4 +1,8 @@
-"""JAX wants all of the GPU: a compiled step, asked for again as long as a few are under way."""
+"""JAX at work: a compiled step, asked for again as long as a few are under way; or a small one, each waited for.
+usage: share_jax.py [small]
+"""
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,5 +27,31 @@ def setup():
     return step, lambda: state["values"].block_until_ready, 10
 
 
+@jax.jit
+def descend(weights, inputs, labels):
+    def loss(weights):
+        values = inputs
+        for matrix in weights[:-1]:
+            values = jax.nn.relu(values @ matrix)
+        return jnp.mean((values @ weights[-1] - labels) ** 2)
+
+    slopes = jax.grad(loss)(weights)
+    return [matrix - 0.01 * slope for matrix, slope in zip(weights, slopes, strict=True)]
+
+
+def small():
+    keys = jax.random.split(jax.random.PRNGKey(0), 10)
+    state = {"weights": [jax.random.normal(key, (256, 256)) / 16 for key in keys[:8]]}
+    inputs, labels = (jax.random.normal(key, (128, 256)) for key in keys[8:])
+
+    def step():
+        state["weights"] = jax.block_until_ready(descend(state["weights"], inputs, labels))
+
+    return step, lambda: lambda: None, 1
+
+
 if __name__ == "__main__":
-    repeat(setup)
+    if sys.argv[1:] == ["small"]:
+        repeat(small, ahead=0)
+    else:
+        repeat(setup)
