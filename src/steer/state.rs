@@ -279,7 +279,7 @@ impl State {
         if is_mine && self.held.is_none() {
             self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
         }
-        if lease.holder.is_none() && among.next(among.own) == Some(among.own) && compute.is_leader(now) {
+        if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
             compute.joins(among);
             compute.pass_lease(among.own, lease.number);
             self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
@@ -291,7 +291,8 @@ impl State {
             }
             self.held = None;
             let waits_long = self.off == Some(Off::Others) && now > self.since + LONGEST_OFF;
-            return (waits_long, Some(lease), u64::MAX);
+            // Where nobody holds the GPU, nobody makes way.
+            return (waits_long || lease.holder.is_none(), Some(lease), u64::MAX);
         }
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
