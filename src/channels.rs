@@ -146,11 +146,6 @@ pub fn generation() -> u64 {
     REGISTRY.with(|registry| registry.generation)
 }
 
-/// Whether the channels of a GPU can be driven, as far as is known without trying.
-pub fn is_drivable(device: CUdevice) -> Result<(), Trouble> {
-    REGISTRY.with(|registry| registry.is_drivable(device))
-}
-
 fn timed(call: impl FnOnce() -> Result<(), Trouble>) -> Result<(), Trouble> {
     let began = sys::nanoseconds();
     call()?;

@@ -12,11 +12,13 @@
 mod account;
 mod controller;
 mod costs;
+mod counts;
 mod lane;
 mod state;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+pub use counts::Counts;
 pub use lane::Lane;
 
 use crate::abi::cuda::CUcontext;
@@ -74,7 +76,7 @@ impl Steer {
         let Some(lane) = Lane::of_this_thread() else { return driver() };
         let entry = costs::of(work);
         let measured = entry.launched()
-            && (lane.is_behind() || entry.is_unknown() || self.is_off.load(Ordering::Relaxed))
+            && (lane.is_behind() || self.is_off.load(Ordering::Relaxed) || entry.may_be_tried())
             && lane.before_measured(stream, context, slice.device);
         let result = driver();
         lane.launched(entry, measured, stream, context, slice.device);

@@ -23,7 +23,6 @@ pub const fn is_drivers(request: c_ulong) -> bool {
 
 /// The start of what is the root of a client's objects.
 pub const ROOT: u32 = 0x41;
-pub const DEVICE: u32 = 0x80;
 pub const SUBDEVICE: u32 = 0x2080;
 pub const GROUP: u32 = 0xa06c;
 

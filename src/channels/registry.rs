@@ -10,8 +10,6 @@ use crate::ledger::marks::{self, FileId};
 pub enum Seen {
     /// A client, which answers on the descriptor that made it and on no other.
     Client(u32),
-    /// A GPU, as one of the client's objects.
-    Device { client: u32, object: u32 },
     /// What controls of a whole GPU go to.
     Subdevice { client: u32, device: u32, object: u32 },
     Group { client: u32, device: u32, object: u32, engine: u32 },
@@ -50,7 +48,6 @@ impl Seen {
                 let (client, object) = (alloc.client, alloc.object);
                 match alloc.class {
                     abi::ROOT => Some(Seen::Client(object)),
-                    abi::DEVICE => Some(Seen::Device { client, object }),
                     abi::SUBDEVICE => Some(Seen::Subdevice { client, device: alloc.parent, object }),
                     abi::GROUP => {
                         // SAFETY: a group's parameters have more words than these.
@@ -149,7 +146,7 @@ impl Registry {
                 }
             }
             Seen::Switched => self.drivers_own = true,
-            Seen::Device { .. } | Seen::Freed { .. } => {}
+            Seen::Freed { .. } => {}
         }
     }
 
@@ -294,7 +291,6 @@ mod tests {
     fn fresh() -> Registry {
         let mut registry = Registry::new();
         registry.note(Seen::Client(CLIENT), 8, None);
-        registry.note(Seen::Device { client: CLIENT, object: 2 }, 8, None);
         registry.note(Seen::Subdevice { client: CLIENT, device: 2, object: 3 }, 8, None);
         registry
     }

@@ -16,8 +16,8 @@ use super::Pace;
 use crate::abi::cuda::CUcontext;
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
-use crate::table::ROWS;
-use crate::{sys, thread};
+use crate::steer::Counts;
+use crate::sys;
 
 /// While launches come, it looks after so long who else is there.
 const BUSY: u64 = 10_000_000;
@@ -139,32 +139,6 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         }
     }
     null_mut()
-}
-
-/// What this process launches.
-struct Counts {
-    /// The rows that launch kernels, those that launch graphs, and those that copy or fill.
-    rows: [Vec<usize>; 3],
-    known: [u64; 3],
-}
-
-impl Counts {
-    fn new() -> Counts {
-        let of = |is: &dyn Fn(&[u8]) -> bool| {
-            (0..ROWS.len()).filter(|id| is(ROWS[*id].symbol.to_bytes())).collect::<Vec<usize>>()
-        };
-        let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
-        let graphs = of(&|name| name.starts_with(b"cuGraphLaunch"));
-        let copies = of(&|name| name.starts_with(b"cuMemcpy") || name.starts_with(b"cuMemset"));
-        Counts { rows: [kernels, graphs, copies], known: [0; 3] }
-    }
-
-    /// How many more there are of each than when this was last asked.
-    fn more(&mut self) -> [u64; 3] {
-        let totals = [0, 1, 2].map(|kind: usize| self.rows[kind].iter().map(|id| thread::total(*id)).sum::<u64>());
-        let before = std::mem::replace(&mut self.known, totals);
-        [0, 1, 2].map(|kind| totals[kind].saturating_sub(before[kind]))
-    }
 }
 
 impl Pace {

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::lane;
+use super::{Counts, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
@@ -75,9 +75,10 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     }
     ledger::rescue::watch_this_thread();
     calls::never_break_captures();
+    let mut counts = Counts::new();
     while !STOPPED.load(Ordering::SeqCst) {
         INSIDE.store(true, Ordering::SeqCst);
-        let next = if STOPPED.load(Ordering::SeqCst) { None } else { look() };
+        let next = if STOPPED.load(Ordering::SeqCst) { None } else { look(&mut counts) };
         INSIDE.store(false, Ordering::SeqCst);
         let now = sys::nanoseconds();
         match next {
@@ -97,7 +98,7 @@ fn nap(until: u64, now: u64) {
 }
 
 /// One look at everything. What to sleep on and until when.
-fn look() -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
+fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
     let steers = || ledger::all().filter_map(|slice| Some((slice, slice.pace.steer()?)));
     LOOKING.with(|()| {
         for lane in lane::all() {
@@ -118,10 +119,12 @@ fn look() -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
         }
     });
     ledger::quota::follow(sys::nanoseconds());
+    // Who counts its launches knows of them.
+    let launches = steers().any(|(_, steer)| !steer.counts.load(Ordering::Relaxed)) && counts.more() != [0; 3];
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();
-        let next = steer.state.with(|state| state.look(steer, slice, sys::nanoseconds()));
+        let next = steer.state.with(|state| state.look(steer, slice, launches, sys::nanoseconds()));
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));
         }

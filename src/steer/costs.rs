@@ -17,6 +17,8 @@ pub struct Entry {
     sealed: AtomicU32,
     /// Launches since it was last measured.
     since: AtomicU32,
+    /// How often it was measured without being sealed, up to [`TRIES`].
+    tries: AtomicU32,
 }
 
 const SIZE: usize = 1 << 12;
@@ -24,13 +26,15 @@ const SIZE: usize = 1 << 12;
 const REACH: usize = 8;
 /// So many sealed measurements, and it is measured only now and then: the first ones may have met cold caches.
 const ENOUGH: u32 = 6;
+/// So often an upper bound is looked for, of which the least counts; more would slow down who is not behind.
+const TRIES: u32 = 3;
 /// As often as this afterwards: an event costs the launching thread 1 µs, and two of them a thousandth of 500 launches.
 const NOW_AND_THEN: u32 = 500;
 /// What a launch counts for that was never measured: about what an empty kernel takes of the GPU.
 const UNKNOWN: u64 = 3_000;
 
 static TABLE: [Entry; SIZE] = [const {
-    Entry { work: AtomicU64::new(0), cost: AtomicU64::new(0), sealed: AtomicU32::new(0), since: AtomicU32::new(0) }
+    Entry { work: AtomicU64::new(0), cost: AtomicU64::new(0), sealed: AtomicU32::new(0), since: AtomicU32::new(0), tries: AtomicU32::new(0) }
 }; SIZE];
 
 /// The entry of a kind of launch. Where the table is full around there, the first one gives way.
@@ -53,6 +57,7 @@ pub fn of(work: Work) -> &'static Entry {
     first.work.store(number, Ordering::Relaxed);
     first.cost.store(0, Ordering::Relaxed);
     first.sealed.store(0, Ordering::Relaxed);
+    first.tries.store(0, Ordering::Relaxed);
     first
 }
 
@@ -75,9 +80,10 @@ impl Entry {
         self.sealed.load(Ordering::Relaxed) < ENOUGH || since >= NOW_AND_THEN
     }
 
-    /// Whether nothing is known but, at best, an upper bound.
-    pub fn is_unknown(&self) -> bool {
-        self.sealed.load(Ordering::Relaxed) == 0
+    /// Whether it is worth to measure it where the GPU may have waited for the host.
+    #[inline]
+    pub fn may_be_tried(&self) -> bool {
+        self.tries.load(Ordering::Relaxed) < TRIES || self.since.load(Ordering::Relaxed) >= NOW_AND_THEN
     }
 
     /// It took so long.
@@ -85,6 +91,9 @@ impl Entry {
         let took = took.max(500);
         let (cost, times) = (self.cost.load(Ordering::Relaxed), self.sealed.load(Ordering::Relaxed));
         self.since.store(0, Ordering::Relaxed);
+        if !sealed {
+            self.tries.store((self.tries.load(Ordering::Relaxed) + 1).min(TRIES), Ordering::Relaxed);
+        }
         let learned = match (sealed, times) {
             (false, 0) if cost == 0 => took,
             (false, 0) => took.min(cost),
@@ -112,10 +121,10 @@ mod tests {
         entry.learn(20_000, false);
         entry.learn(12_000, false);
         entry.learn(15_000, false);
-        assert_eq!((entry.cost(), entry.is_unknown()), (12_000, true));
+        assert_eq!((entry.cost(), entry.may_be_tried()), (12_000, false));
         entry.learn(5_000, true);
         entry.learn(4_000_000, false);
-        assert_eq!((entry.cost(), entry.is_unknown()), (5_000, false));
+        assert_eq!(entry.cost(), 5_000);
     }
 
     #[test]

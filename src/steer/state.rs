@@ -129,11 +129,12 @@ impl State {
         self.continuous |= continuous;
     }
 
-    /// Looks, does what is to be done, and says when to look again.
-    pub fn look(&mut self, steer: &Steer, slice: &Slice, now: u64) -> Next {
+    /// Looks, does what is to be done, and says when to look again. `launches`: the process has launched something since the
+    /// last look, on this GPU or another.
+    pub fn look(&mut self, steer: &Steer, slice: &Slice, launches: bool, now: u64) -> Next {
         let compute = slice.compute();
         let touched = steer.touched.swap(false, Ordering::Relaxed);
-        if touched || self.pending {
+        if touched || self.pending || launches {
             self.launched = now;
         }
         let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
@@ -179,7 +180,7 @@ impl State {
         let at = match self.off {
             Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) => now + 5 * MS,
-            None if counts => (now + BUSY).min(lease_ends.max(now + MS / 10)),
+            None if counts && now < self.launched + CALM => (now + BUSY).min(lease_ends.max(now + MS / 10)),
             None => now + if is_there { CALM } else { 5 * CALM },
         };
         Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
@@ -392,7 +393,7 @@ impl State {
     }
 
     fn set_slice(&mut self, slice: &Slice, among: &Neighbourhood, is_there: bool, now: u64) {
-        if self.trouble.is_some() || !is_there {
+        if self.trouble.is_some() {
             return;
         }
         let mut peers = [const { None::<Peer> }; 64];
@@ -406,7 +407,7 @@ impl State {
             count += 1;
         }
         let peers: Vec<Peer> = peers.into_iter().flatten().collect();
-        let length = self.slice.next(own, &peers, now);
+        let length = if is_there { self.slice.next(own, &peers, now) } else { TUNING.default_slice };
         // A change of less than a tenth is not worth the call.
         if length.abs_diff(self.written) * 10 > self.written {
             match channels::set_slice(slice.device, length / 1_000) {

@@ -1,0 +1,31 @@
+//! How much a process launches, told by the calls that it makes anyway: no launch has to do anything for it.
+
+use crate::table::ROWS;
+use crate::thread;
+
+/// What this process launches.
+pub struct Counts {
+    /// The rows that launch kernels, those that launch graphs, and those that copy or fill.
+    rows: [Vec<usize>; 3],
+    known: [u64; 3],
+}
+
+impl Counts {
+    /// None yet.
+    pub fn new() -> Counts {
+        let of = |is: &dyn Fn(&[u8]) -> bool| {
+            (0..ROWS.len()).filter(|id| is(ROWS[*id].symbol.to_bytes())).collect::<Vec<usize>>()
+        };
+        let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
+        let graphs = of(&|name| name.starts_with(b"cuGraphLaunch"));
+        let copies = of(&|name| name.starts_with(b"cuMemcpy") || name.starts_with(b"cuMemset"));
+        Counts { rows: [kernels, graphs, copies], known: [0; 3] }
+    }
+
+    /// How many more there are of each than when this was last asked.
+    pub fn more(&mut self) -> [u64; 3] {
+        let totals = [0, 1, 2].map(|kind: usize| self.rows[kind].iter().map(|id| thread::total(*id)).sum::<u64>());
+        let before = std::mem::replace(&mut self.known, totals);
+        [0, 1, 2].map(|kind| totals[kind].saturating_sub(before[kind]))
+    }
+}
