@@ -87,8 +87,9 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-fn latencies(text: &str) -> Vec<f64> {
-    let mut all: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+/// What a program printed, in milliseconds of a machine whose clock runs at this speed.
+fn latencies(text: &str, speed: f64) -> Vec<f64> {
+    let mut all: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).map(|ms: f64| ms * speed).collect();
     all.sort_by(f64::total_cmp);
     all
 }
@@ -141,9 +142,9 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     let quarter = Machine::with(&[("RATION_SIM_SPEED", "0.25")]);
     let neighbour = quarter.start(load, &["saturate", "500", "60"]);
     settle(&quarter.world(), &[&neighbour]);
-    let beside = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "120"]));
+    let beside = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "120"]), 0.25);
     neighbour.kill();
-    let alone = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "20"]));
+    let alone = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "20"]), 0.25);
     let middle = percentile(&alone, 0.5);
     row("a request alone, p50", 2.63, middle, "ms");
     row("beside a saturating process, p50 over solo", 2.36, percentile(&beside, 0.5) / middle, "x");

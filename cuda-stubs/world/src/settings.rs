@@ -200,7 +200,7 @@ pub enum KernelMode {
     /// As measured.
     #[default]
     Plain,
-    /// It refuses to take channels off, to put them on and to set slices.
+    /// It refuses to take channels off and to put them on.
     Refuse,
     /// Each such call takes so long, ns.
     Slow(u64),
