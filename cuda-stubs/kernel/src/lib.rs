@@ -14,20 +14,15 @@ use std::ffi::{c_int, c_ulong, c_void};
 use objects::FileId;
 use sim_world::rm;
 
-/// A request's own memory: where it lies in the caller's.
-struct Params(*const u8, usize);
-
-impl Params {
-    /// A copy of it. The real module reads what it is pointed to; so do we.
-    fn read(address: u64, size: u32) -> Vec<u8> {
-        // Larger than any structure that is looked at.
-        let Params(at, size) = Params(address as usize as *const u8, (size as usize).min(4096));
-        if at.is_null() || size == 0 {
-            return Vec::new();
-        }
-        // SAFETY: whoever makes the request promises `size` bytes there, and does not change them during the call.
-        unsafe { std::slice::from_raw_parts(at, size) }.to_vec()
+/// A copy of a request's parameters, which lie in the caller's memory.
+fn params(address: u64, size: u32) -> Vec<u8> {
+    // As much as any structure that is looked at has.
+    let (at, size) = (address as usize as *const u8, (size as usize).min(4096));
+    if at.is_null() || size == 0 {
+        return Vec::new();
     }
+    // SAFETY: whoever makes the request promises `size` bytes there, and does not change them during the call.
+    unsafe { std::slice::from_raw_parts(at, size) }.to_vec()
 }
 
 /// The identity of a descriptor that stands for `/dev/nvidiactl`; `None` for all others.
@@ -66,21 +61,21 @@ unsafe fn answer(fd: c_int, request: u64, at: *mut c_void) -> Option<()> {
         ALLOC => {
             // SAFETY: the request code says that this is the structure; the caller lends it for the call.
             let asked = unsafe { &mut *at.cast::<rm::Alloc>() };
-            let params = Params::read(asked.params, asked.params_size);
+            let params = params(asked.params, asked.params_size);
             asked.status = status(module::allocate(file, asked, &params).map(|handle| asked.object = handle));
         }
         SHORT_ALLOC => {
             // SAFETY: as above.
             let short = unsafe { &mut *at.cast::<rm::ShortAlloc>() };
-            let rm::ShortAlloc { client, parent, object, class, params, params_size, .. } = *short;
-            let asked = rm::Alloc { client, parent, object, class, params, params_size, ..rm::Alloc::default() };
-            let params = Params::read(params, params_size);
+            let rm::ShortAlloc { client, parent, object, class, .. } = *short;
+            let asked = rm::Alloc { client, parent, object, class, ..rm::Alloc::default() };
+            let params = params(short.params, short.params_size);
             short.status = status(module::allocate(file, &asked, &params).map(|handle| short.object = handle));
         }
         CONTROL => {
             // SAFETY: as above.
             let asked = unsafe { &mut *at.cast::<rm::Control>() };
-            let params = Params::read(asked.params, asked.params_size);
+            let params = params(asked.params, asked.params_size);
             asked.status = status(module::control(file, asked, &params));
         }
         _ => {

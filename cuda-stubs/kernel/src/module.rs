@@ -65,14 +65,14 @@ impl Busy {
 /// The caller waits, as the real module's does for the GPU's firmware.
 fn spend(world: &World, simulated: u64) {
     let end = Instant::now() + world.real(simulated);
-    // A sleep ends late; the last of it is waited for awake.
+    // A sleep ends late; the last of it is waited for awake, and without giving the processor away.
     let early = Duration::from_micros(100);
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        if left > 2 * early { std::thread::sleep(left - early) } else { std::thread::yield_now() }
+    let left = || end.saturating_duration_since(Instant::now());
+    while left() > 2 * early {
+        std::thread::sleep(left().saturating_sub(early));
+    }
+    while !left().is_zero() {
+        std::hint::spin_loop();
     }
 }
 

@@ -128,6 +128,15 @@ impl Gpu {
         self.groups.0[group].on
     }
 
+    /// Drops all work of a group, as when its process dies.
+    pub fn abandon(&mut self, group: usize) {
+        self.engine.forget(group, self.now);
+        let group = &mut self.groups.0[group];
+        group.pushed -= group.queue.len() as u64;
+        group.queue.clear();
+        (group.on, group.saved) = (true, false);
+    }
+
     /// The time.
     pub fn now(&self) -> u64 {
         self.now

@@ -83,6 +83,18 @@ fn group_without_work_is_skipped() {
 }
 
 #[test]
+fn abandoned_work_is_gone_at_once() {
+    let mut gpu = Gpu::default();
+    let (a, b) = (gpu.add_group(), gpu.add_group());
+    gpu.push(a, 100 * MS);
+    gpu.advance(MS);
+    gpu.abandon(a);
+    gpu.push(b, MS);
+    assert_eq!(gpu.advance(10 * MS), [done(b, 1, MS, 2 * MS)]);
+    assert_eq!((gpu.busy(a), gpu.in_flight(a), gpu.finished(a), gpu.switching()), (MS, 0, 0, 0));
+}
+
+#[test]
 fn events_are_stamped_when_the_group_is_on_the_engine() {
     let mut gpu = Gpu::default();
     let (a, b) = (gpu.add_group(), gpu.add_group());

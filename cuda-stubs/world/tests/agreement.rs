@@ -1,6 +1,8 @@
 //! How the hardware shares, next to what was measured on an H200: in virtual time, on the scheduler's own GPU and on the
 //! world's timeline, which must agree with each other too.
 
+use std::fmt::Write as _;
+
 use sim_scheduler::programs::{self, Device, Outcome, Shape};
 use sim_scheduler::{Gpu, MS, US};
 use sim_world::channel::{Kind, NewOp, WHOLE};
@@ -147,7 +149,11 @@ fn percents(values: &[f64]) -> String {
 #[test]
 fn sharing_agrees_with_the_h200_within_three_points() {
     let run = |shapes: &[Shape], slices: &[u64]| [on_scheduler(shapes, slices), on_world(shapes, slices)];
-    println!("{:<32} {:>20} {:>22} {:>22}", "speed in % of alone", "H200", "scheduler", "world");
+    let mut table = String::new();
+    let mut line = |what: &str, real: &str, here: &[String; 2]| {
+        let _ = writeln!(table, "{what:<32} {real:>20} {:>22} {:>22}", here[0], here[1]);
+    };
+    line("speed in % of alone", "H200", &["scheduler".into(), "world".into()]);
     let mut wrong = Vec::new();
     for case in CASES {
         let alone: Vec<[Outcome; 2]> = case.shapes.iter().map(|shape| run(&[*shape], &[])).collect();
@@ -161,7 +167,7 @@ fn sharing_agrees_with_the_h200_within_three_points() {
             .iter()
             .map(|(low, high)| if low == high { format!("{low}") } else { format!("{low}-{high}") })
             .collect();
-        println!("{:<32} {:>20} {:>22} {:>22}", case.what, real.join("/"), percents(&speeds[0]), percents(&speeds[1]));
+        line(case.what, &real.join("/"), &speeds.each_ref().map(|all| percents(all)));
         for (at, (low, high)) in case.speeds.iter().enumerate() {
             for speed in speeds.iter().map(|all| all[at]) {
                 if speed < low - 3.0 || speed > high + 3.0 {
@@ -179,12 +185,16 @@ fn sharing_agrees_with_the_h200_within_three_points() {
             [0.5, 0.99].map(|part| programs::percentile(&together[which].rounds[0], part) as f64 / usual)
         });
         let text = over.map(|[p50, p99]| format!("{p50:.2}x/{p99:.2}x"));
-        println!("{:<32} {:>20} {:>22} {:>22}", "  p50/p99 over alone", format!("{p50}x/{p99}x"), text[0], text[1]);
+        line("  p50/p99 over alone", &format!("{p50}x/{p99}x"), &text);
         for [here50, here99] in over {
             if (here50 / p50 - 1.0).abs() > 0.08 || (here99 / p99 - 1.0).abs() > 0.08 {
                 wrong.push(format!("{}: {here50:.2}x/{here99:.2}x, measured {p50}x/{p99}x", case.what));
             }
         }
     }
+    println!("{table}");
+    let report = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("report");
+    std::fs::create_dir_all(&report).expect("the target directory is writable");
+    std::fs::write(report.join("agreement.txt"), table).expect("the target directory is writable");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
