@@ -1,6 +1,6 @@
 //! What the GPUs do, and when: a discrete simulation that whoever holds the lock brings up to the present.
 //!
-//! Who has a GPU's compute engine is decided in [`compute`]. Copy engines serve one copy at a time in each direction, whichever
+//! Who has a GPU's compute engine is decided in `compute`. Copy engines serve one copy at a time in each direction, whichever
 //! context it comes from, beside the compute engine. What takes no time (an event, a join) is done when all before it in its
 //! queue is, and its context is on the compute engine; behind a copy it is the copy engine's.
 
