@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sim_world::World;
+use sim_world::record::Record;
 
 mod support;
 use support::tries::until_good;
@@ -32,7 +33,7 @@ fn rates(world: &World, pids: &[u32], window: Duration) -> Vec<f64> {
             let process = record
                 .processes
                 .iter()
-                .find(|p| p.pid == u64::from(*pid) && p.alive)
+                .find(|p| p.pid == u64::from(*pid) && p.alive && !p.observer)
                 .unwrap_or_else(|| panic!("{pid} does not run: {:#?}", record.processes));
             process.gpus.get(&0).map_or(0, |g| g.kernels)
         };
@@ -71,12 +72,24 @@ fn slices(world: &World, skip: u64) -> (f64, f64) {
     (on, off)
 }
 
+/// Time without progress per slice since `before`, in ms.
+fn lost_at_each_change(world: &World, before: &Record) -> f64 {
+    let look = |record: &Record| {
+        let uses = record.processes.iter().filter_map(|process| process.gpus.get(&0));
+        let (work, slices) = uses.fold((0, 0), |(work, slices), held| (work + held.work_ns, slices + held.slices));
+        (record.gpus[0].busy_ns + record.gpus[0].switching_ns - work, slices)
+    };
+    let ((lost, slices), (lost_before, slices_before)) = (look(&world.record()), look(before));
+    (lost - lost_before) as f64 / (slices - slices_before) as f64 / 1e6
+}
+
 fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-fn latencies(text: &str) -> Vec<f64> {
-    let mut all: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+/// What a program printed, in milliseconds of a machine whose clock runs at this speed.
+fn latencies(text: &str, speed: f64) -> Vec<f64> {
+    let mut all: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).map(|ms: f64| ms * speed).collect();
     all.sort_by(f64::total_cmp);
     all
 }
@@ -96,11 +109,13 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     let second = saturate();
     settle(&world, &[&second]);
     let skip = world.file().trace_len.get();
+    let before = world.record();
     let both = rates(&world, &[first.pid(), second.pid()], window);
     let (on, off) = slices(&world, skip);
     row("slice of a saturating process, beside one", 2.09, on, "ms");
     row("its time off", 2.40, off, "ms");
-    row("one switch", 0.155, (off - on) / 2.0, "ms");
+    // Nothing gets done while one context is saved and the other restored.
+    row("lost at each change", 0.2, lost_at_each_change(&world, &before), "ms");
     row("two saturating, sum over solo", 91.4, 100.0 * (both[0] + both[1]) / solo, "%");
     let third = saturate();
     settle(&world, &[&third]);
@@ -127,9 +142,9 @@ fn measured(load: &Path) -> (Vec<Row>, f64) {
     let quarter = Machine::with(&[("RATION_SIM_SPEED", "0.25")]);
     let neighbour = quarter.start(load, &["saturate", "500", "60"]);
     settle(&quarter.world(), &[&neighbour]);
-    let beside = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "120"]));
+    let beside = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "120"]), 0.25);
     neighbour.kill();
-    let alone = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "20"]));
+    let alone = latencies(&quarter.run(load, &["request", "20", "131.5", "80", "20"]), 0.25);
     let middle = percentile(&alone, 0.5);
     row("a request alone, p50", 2.63, middle, "ms");
     row("beside a saturating process, p50 over solo", 2.36, percentile(&beside, 0.5) / middle, "x");

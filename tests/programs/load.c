@@ -3,7 +3,8 @@
  *   load saturate KERNEL_US SECONDS      as many kernels as fit, queued deep
  *   load synceach KERNEL_US SECONDS      one kernel at a time, waited for
  *   load request KERNELS KERNEL_US PERIOD_MS COUNT
- *                                        COUNT requests, one every PERIOD_MS; prints each one's milliseconds on the GPU's clock
+ *                                        COUNT requests, one every PERIOD_MS; prints each one's milliseconds, from its first launch
+ *                                        until the program knows that it is done
  *   load launchbound ROUNDS              small kernels, sent slower than the GPU does them; prints the seconds it took
  */
 #include <string.h>
@@ -49,21 +50,14 @@ int main(int argc, char **argv) {
     } else if (!strcmp(mode, "request") && argc == 6) {
         int kernels = atoi(argv[2]), count = atoi(argv[5]);
         double period = atof(argv[4]) / 1000;
-        CUevent first, last;
         start(atof(argv[3]));
-        OK(cuEventCreate(&first, 0));
-        OK(cuEventCreate(&last, 0));
         srand(1);
         for (int i = 0; i < count; i++) {
             /* Not in step with anything: a period that wanders by a fifth. */
-            double next = now() + period * (0.9 + 0.2 * rand() / RAND_MAX);
-            OK(cuEventRecord(first, stream));
+            double begin = now(), next = begin + period * (0.9 + 0.2 * rand() / RAND_MAX);
             for (int k = 0; k < kernels; k++) launch();
-            OK(cuEventRecord(last, stream));
-            OK(cuEventSynchronize(last));
-            float ms;
-            OK(cuEventElapsedTime(&ms, first, last));
-            printf("%.4f\n", ms);
+            sync_stream();
+            printf("%.4f\n", (now() - begin) * 1000);
             double left = next - now();
             if (left > 0) usleep(left * 1e6);
         }

@@ -12,6 +12,8 @@ use sim_world::World;
 use sim_world::channel::{Kind, NewOp, Seq, WHOLE};
 use sim_world::layout::QUEUES;
 
+use crate::channels::Channels;
+
 /// How a stream orders itself against the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -77,6 +79,8 @@ impl Piece {
 pub(crate) struct Lane {
     pub world: &'static World,
     pub chan: usize,
+    /// What the kernel module has of it, if there is one.
+    channels: Mutex<Option<Channels>>,
     sides: Mutex<Sides>,
 }
 
@@ -97,7 +101,8 @@ impl Lane {
             last: [None; QUEUES],
             last_blocking: [None; QUEUES],
         };
-        Some(Arc::new(Lane { world, chan, sides: Mutex::new(sides) }))
+        let channels = Mutex::new(Channels::new(world, gpu, chan));
+        Some(Arc::new(Lane { world, chan, channels, sides: Mutex::new(sides) }))
     }
 
     /// Puts work in behind everything that must come before it, and behind `after`. Waits while the queue is full.
@@ -227,6 +232,7 @@ impl Lane {
 
     /// Gives the channel back; what is still queued is dropped.
     pub(crate) fn close(&self) {
+        drop(self.channels.lock().take());
         self.world.release_channel(self.chan);
         for queue in 0..QUEUES {
             self.harvest(queue);

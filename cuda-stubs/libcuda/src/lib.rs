@@ -14,6 +14,7 @@
 mod api;
 mod abi;
 mod capture;
+mod channels;
 mod context;
 mod device;
 mod effects;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sim_world::settings::KernelMode;
 use sim_world::{Role, World, WorldSettings};
 
 use crate::abi::{
@@ -10,6 +11,7 @@ use crate::abi::{
     CUDA_ERROR_SYSTEM_NOT_READY, CUdevice,
 };
 use crate::api::{self, Out, Outcome};
+use crate::channels;
 use crate::context::Context;
 use crate::device::Device;
 use crate::effects::Effects;
@@ -81,6 +83,10 @@ fn start() -> Outcome<Process> {
             cost.store(ns, Ordering::Relaxed);
         }
     }
+    let mode = KernelMode::from_env(|name| std::env::var(name).ok()).map_err(|e| {
+        complain(&e);
+        CUDA_ERROR_SYSTEM_NOT_READY
+    })?;
     let world = World::join(&World::default_dir(), &settings, Role::Client).map_err(|e| {
         complain(&e);
         CUDA_ERROR_SYSTEM_NOT_READY
@@ -92,6 +98,7 @@ fn start() -> Outcome<Process> {
             world.dir().display()
         ));
     }
+    channels::open(world, mode);
     api::count_into(Some(&world.file().procs[world.slot()].calls));
     let devices = Device::visible(world);
     Ok(Process { world, devices, effects: Effects::new(world) })

@@ -106,7 +106,11 @@ impl World {
         let channel = &tx.file().chans[chan];
         for q in &channel.queues {
             tx.set(&q.done, q.pushed.get());
+            tx.set(&q.copied, 0);
         }
+        tx.set(&channel.slice, tx.file().settings.slice);
+        tx.set(&channel.off, 0);
+        tx.set(&channel.saved, 0);
         tx.set(&channel.proc, self.slot() as u64);
         tx.set(&channel.gpu, gpu as u64);
         tx.set(&channel.state, 1);
@@ -118,6 +122,22 @@ impl World {
         let tx = self.lock();
         timeline::advance(&tx, self.now());
         timeline::abandon(&tx, chan);
+    }
+
+    /// Sets a context's time slice, ns: in force from its next one on, or at once if the running one is longer already.
+    pub fn set_slice(&self, chan: usize, slice: u64) {
+        let tx = self.lock();
+        timeline::advance(&tx, self.now());
+        timeline::set_slice(&tx, chan, slice);
+    }
+
+    /// Takes contexts off the compute engine, also in the middle of a kernel, or puts them back on. Copies go on.
+    pub fn set_off(&self, chans: impl IntoIterator<Item = usize>, off: bool) {
+        let tx = self.lock();
+        timeline::advance(&tx, self.now());
+        for chan in chans {
+            timeline::set_off(&tx, chan, off);
+        }
     }
 
     /// The channel.
@@ -252,6 +272,9 @@ impl World {
     }
 }
 
+/// What is off comes on by a call, which takes longer than this.
+const OFF_NAP: u64 = 100_000;
+
 /// Sleeps about so long; never so short that the waiting itself becomes work, never so long that a surprise is missed.
 pub fn nap_for(time: Duration) {
     let time = time.clamp(Duration::from_micros(20), Duration::from_millis(20));
@@ -278,5 +301,5 @@ fn lower_bound(tx: &Tx<'_>, seq: Seq) -> u64 {
             Kind::Marker | Kind::Gate => {}
         }
     }
-    sum
+    if tx.file().chans[seq.chan()].off.get() != 0 { sum.max(OFF_NAP) } else { sum }
 }

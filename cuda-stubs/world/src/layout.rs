@@ -10,7 +10,7 @@ use crate::settings::WorldSettings;
 /// What a world file begins with.
 pub const MAGIC: u64 = 0x5241_5449_4f4e_5349; // "RATIONSI"
 /// Moves with every change of this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Most GPUs a world has.
 pub const GPUS: usize = 16;
@@ -181,19 +181,22 @@ pub struct Trace {
 pub struct Gpu {
     /// Bytes taken, all processes together.
     pub used: Word,
-    /// Context on the compute engine: channel + 1.
+    /// Context on the compute engine, or coming onto it: channel + 1. This and the next five are
+    /// [`sim_scheduler::Engine`].
     pub resident: Word,
-    /// When its time slice began.
-    pub slice_start: Word,
-    /// A switch is under way until then.
-    pub switch_until: Word,
-    /// After a switch, no progress until then.
-    pub warm_until: Word,
-    /// When the resident context ran dry; 0 while it has work.
-    pub drained_at: Word,
+    /// How much of its slice it has had.
+    pub slice_used: Word,
+    /// Its slice as it was when the slice began.
+    pub granted: Word,
+    /// When the context before it is off the engine.
+    pub left_at: Word,
+    /// When it is restored.
+    pub restored_at: Word,
+    /// When it ran dry; 0 while it has work.
+    pub dry_at: Word,
     /// When the interval that runs now began; 0 while nothing runs.
     pub run_since: Word,
-    /// Nanoseconds with a kernel on the engine.
+    /// Nanoseconds with a context on the engine that has work.
     pub busy: Word,
     /// Nanoseconds spent switching between contexts.
     pub switching: Word,
@@ -260,6 +263,8 @@ pub struct ProcGpu {
     pub kernels: Word,
     /// Times its contexts were put on the engine.
     pub slices: Word,
+    /// Times its contexts' channels were taken off the GPU or put back on.
+    pub switches: Word,
     /// `busy` at the end of each history period.
     pub history: [Word; HISTORY],
 }
@@ -300,7 +305,7 @@ pub struct IpcEvent {
     pub last: Word,
 }
 
-/// One context's queues of work.
+/// One context's queues of work: its compute channel group, as the hardware has it.
 #[repr(C)]
 pub struct Chan {
     /// 0 free, 1 in use. Under the lock.
@@ -309,6 +314,12 @@ pub struct Chan {
     pub proc: Word,
     /// GPU. Under the lock.
     pub gpu: Word,
+    /// Its time slice, nanoseconds. Under the lock.
+    pub slice: Word,
+    /// 1 while it is taken off the compute engine. Under the lock.
+    pub off: Word,
+    /// 1 while it is saved, and has to be restored before it runs. Under the lock.
+    pub saved: Word,
     /// Queues with work, as bits. Set by producers, cleared under the lock.
     pub active: AtomicU32,
     pub(crate) pad: AtomicU32,
@@ -329,7 +340,9 @@ pub struct Queue {
     pub left: Word,
     /// When it began.
     pub began_at: Word,
-    pub(crate) pad: [Word; 3],
+    /// 1 while the last that took time in it was a copy: what takes no time then needs no compute engine.
+    pub copied: Word,
+    pub(crate) pad: [Word; 2],
     /// The operation with number n (from 0) is at n % DEPTH.
     pub ops: [Op; DEPTH as usize],
 }

@@ -15,6 +15,7 @@ pub mod life;
 pub mod lock;
 pub mod procs;
 pub mod record;
+pub mod rm;
 pub mod settings;
 pub mod shared;
 pub mod surface;

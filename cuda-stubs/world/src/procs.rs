@@ -35,8 +35,9 @@ pub(crate) fn claim(world: &World, role: Role) -> io::Result<(usize, u64)> {
         word.publish(u64::from_le_bytes(bytes.try_into().expect("chunks of 8")));
     }
     for gpu in &proc.gpu {
-        let counts = [&gpu.shared, &gpu.peak, &gpu.busy, &gpu.work, &gpu.copying, &gpu.kernels, &gpu.slices];
-        for word in gpu.own.iter().chain(&gpu.history).chain(counts) {
+        let counts = [&gpu.busy, &gpu.work, &gpu.copying, &gpu.kernels, &gpu.slices, &gpu.switches];
+        let held = [&gpu.shared, &gpu.peak];
+        for word in gpu.own.iter().chain(&gpu.history).chain(held).chain(counts) {
             word.publish(0);
         }
     }

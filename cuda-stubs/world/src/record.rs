@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::layout::{Path, TRACE};
+use crate::layout::{Chan, Path, TRACE};
 use crate::open::World;
 use crate::{accounts, procs, surface, timeline};
 
@@ -85,6 +85,19 @@ pub struct Use {
     pub kernels: u64,
     /// Times on the engine.
     pub slices: u64,
+    /// Times that channels of it were taken off the GPU or put back on.
+    pub switches: u64,
+    /// Its contexts' compute channel groups.
+    pub groups: Vec<GroupRecord>,
+}
+
+/// A context's compute channel group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GroupRecord {
+    /// Its time slice.
+    pub slice_ns: u64,
+    /// Whether it is on: false while its channels are taken off the GPU.
+    pub on: bool,
 }
 
 /// An uninterrupted time on a compute engine.
@@ -153,6 +166,8 @@ impl World {
                         copying_ns: held.copying.get(),
                         kernels: held.kernels.get(),
                         slices: held.slices.get(),
+                        switches: held.switches.get(),
+                        groups: self.group_records(slot, index),
                     },
                 );
             }
@@ -169,6 +184,12 @@ impl World {
             gpus,
             calls: calls.filter(|(_, n)| *n != 0).collect(),
         })
+    }
+
+    fn group_records(&self, slot: usize, gpu: usize) -> Vec<GroupRecord> {
+        let own = |c: &&Chan| c.state.get() != 0 && (c.proc.get(), c.gpu.get()) == (slot as u64, gpu as u64);
+        let groups = self.file().chans.iter().filter(own);
+        groups.map(|c| GroupRecord { slice_ns: c.slice.get(), on: c.off.get() == 0 }).collect()
     }
 
     /// The intervals that the record still holds, oldest first, from the `skip`th ever written on.

@@ -1,6 +1,8 @@
 //! The `RATION_SIM_*` settings that make a world. They are read by whoever creates it and hold for all who join.
 //! `docs/simulated-gpu.md` is their manual.
 
+use sim_scheduler::Costs;
+
 use crate::layout::GPUS;
 
 /// 1 MiB.
@@ -30,12 +32,18 @@ pub struct WorldSettings {
     pub gpus: u64,
     /// CUDA version of the driver: major * 1000 + minor * 10.
     pub driver: u64,
-    /// Time slice between contexts that both have work, ns.
+    /// Time slice of a context that was given no other, ns.
     pub slice: u64,
-    /// Switching from one to the other, ns.
-    pub switch: u64,
-    /// Start of a slice in which nothing gets done (caches refill), ns.
-    pub refill: u64,
+    /// Saving a context that is left with work, ns.
+    pub save: u64,
+    /// Restoring it when it comes back, ns.
+    pub restore: u64,
+    /// Leaving a context that ran dry, ns.
+    pub leave: u64,
+    /// How long a call takes that puts channels on, or sets a slice, ns.
+    pub on_call: u64,
+    /// How long a call takes that takes channels off, ns.
+    pub off_call: u64,
     /// Host to device and back, bytes per second.
     pub copy_rate: u64,
     /// Device to device, bytes per second; sets, which only write, take half the time.
@@ -70,7 +78,7 @@ impl std::fmt::Display for BadSetting {
 impl std::error::Error for BadSetting {}
 
 const SIZE_FORMS: &str = "a size such as 143771MiB, 80GiB or 80G, or one per GPU separated by commas";
-const MICROS_FORMS: &str = "microseconds, such as 2090 or 0.5";
+const MICROS_FORMS: &str = "microseconds, such as 2048 or 0.5";
 
 impl WorldSettings {
     /// The H200 that `docs/simulated-gpu.md` has the measurements of, once.
@@ -79,9 +87,12 @@ impl WorldSettings {
         let mut all = WorldSettings {
             gpus: 1,
             driver: 13000,
-            slice: 2_090_000,
-            switch: 155_000,
-            refill: 40_000,
+            slice: sim_scheduler::SLICE,
+            save: Costs::H200.save,
+            restore: Costs::H200.restore,
+            leave: Costs::H200.leave,
+            on_call: sim_scheduler::ON_CALL,
+            off_call: sim_scheduler::OFF_CALL,
             copy_rate: 54_000_000_000,
             device_rate: 2_110_000_000_000,
             context: 518 * MIB,
@@ -144,8 +155,11 @@ impl WorldSettings {
         }
         for (name, word) in [
             ("RATION_SIM_SLICE_US", &mut all.slice),
-            ("RATION_SIM_SWITCH_US", &mut all.switch),
-            ("RATION_SIM_REFILL_US", &mut all.refill),
+            ("RATION_SIM_SAVE_US", &mut all.save),
+            ("RATION_SIM_RESTORE_US", &mut all.restore),
+            ("RATION_SIM_LEAVE_US", &mut all.leave),
+            ("RATION_SIM_ON_US", &mut all.on_call),
+            ("RATION_SIM_OFF_US", &mut all.off_call),
         ] {
             if let Some((name, v)) = get(name) {
                 *word = parse(name, &v, MICROS_FORMS, |v| decimal(v, 1000))?;
@@ -170,6 +184,40 @@ impl WorldSettings {
             })?;
         }
         Ok(all)
+    }
+}
+
+impl WorldSettings {
+    /// What going from one context to another costs.
+    pub fn costs(&self) -> Costs {
+        Costs { save: self.save, restore: self.restore, leave: self.leave }
+    }
+}
+
+/// How the simulated kernel module behaves: `RATION_SIM_KERNEL`, which each process reads for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KernelMode {
+    /// As measured.
+    #[default]
+    Plain,
+    /// It refuses to take channels off and to put them on.
+    Refuse,
+    /// Each such call takes so long, ns.
+    Slow(u64),
+    /// The channels lie in a group that another process made, as under MPS.
+    Mps,
+}
+
+impl KernelMode {
+    /// From the environment, through `get`.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<KernelMode, BadSetting> {
+        let name = "RATION_SIM_KERNEL";
+        let Some(value) = get(name).filter(|v| !v.trim().is_empty()) else { return Ok(KernelMode::Plain) };
+        parse(name, value.trim(), "refuse, mps, or slow:MS, such as slow:60", |v| match v {
+            "refuse" => Some(KernelMode::Refuse),
+            "mps" => Some(KernelMode::Mps),
+            v => decimal(v.strip_prefix("slow:")?, 1_000_000).map(KernelMode::Slow),
+        })
     }
 }
 
@@ -288,12 +336,23 @@ mod tests {
             ("RATION_SIM_MEMORY", "8 parsecs"),
             ("RATION_SIM_DRIVER", "14.7"),
             ("RATION_SIM_SLICE_US", "-3"),
+            ("RATION_SIM_OFF_US", "soon"),
             ("RATION_SIM_COPY_GBPS", "0"),
             ("RATION_SIM_UUID", "GPU-12"),
         ] {
             let error = with(&[(name, value)]).expect_err(name).to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains("accepted"), "{error}");
         }
+    }
+
+    #[test]
+    fn modes_of_the_kernel_module_are_read() {
+        let mode = |value: &str| KernelMode::from_env(|_| Some(value.to_owned()));
+        assert_eq!(mode(""), Ok(KernelMode::Plain));
+        assert_eq!(mode("refuse"), Ok(KernelMode::Refuse));
+        assert_eq!(mode("slow:2.5"), Ok(KernelMode::Slow(2_500_000)));
+        assert_eq!(mode("mps"), Ok(KernelMode::Mps));
+        assert!(mode("slow").expect_err("no time").to_string().contains("slow:60"));
     }
 
     #[test]

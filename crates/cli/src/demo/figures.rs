@@ -56,8 +56,8 @@ pub struct Measured {
     pub latency_ms: Option<Latency>,
     /// Part of the time that it was on the GPU, by the GPU's record.
     pub share: f64,
-    /// Part of the time that its kernels got on, by the GPU's record: without the start of each slice, when caches
-    /// refill.
+    /// Part of the time that its kernels got on, by the GPU's record: without the start of each slice, when it
+    /// is restored.
     pub useful: f64,
     /// What it held at the end, by the GPU's record.
     pub memory_bytes: u64,
@@ -70,8 +70,8 @@ pub struct GpuTime {
     pub seconds: f64,
     /// Part of it in which somebody's kernels got on.
     pub useful: f64,
-    /// Part of it spent at the start of slices, when nothing gets on yet.
-    pub refilling: f64,
+    /// Part of it spent at the start of slices, restoring what was interrupted.
+    pub restoring: f64,
     /// Part of it spent going from one program to another.
     pub switching: f64,
     /// Part of it in which nobody wanted anything.

@@ -217,7 +217,7 @@ fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outco
     let gpu = GpuTime {
         seconds: time_ns / 1e9,
         useful,
-        refilling: busy - useful,
+        restoring: busy - useful,
         switching,
         idle: (1.0 - busy - switching).max(0.0),
         switches: tally.switches,
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(shares, [0.3, 0.5]);
         assert_eq!(outcome.programs[0].1.rate, 20.0);
         let gpu = &outcome.gpu;
-        assert!((gpu.useful + gpu.refilling + gpu.switching + gpu.idle - 1.0).abs() < 1e-12, "{gpu:?}");
+        assert!((gpu.useful + gpu.restoring + gpu.switching + gpu.idle - 1.0).abs() < 1e-12, "{gpu:?}");
         assert!((gpu.switching - 0.1).abs() < 1e-12 && gpu.switches == 4);
     }
 

@@ -72,11 +72,11 @@ fn waste(results: &Results) -> String {
     if let Some(switch) = gpu.switch_ms() {
         said += &format!(
             " It went from one program to another {} times a second, at {} ms each: {} of the time. Another {} went \
-             into caches that are cold after a switch.",
+             into restoring what was interrupted.",
             text::thousands((gpu.switches as f64 / gpu.seconds).round() as u64),
             text::ms(switch),
             percent(gpu.switching),
-            percent(gpu.refilling),
+            percent(gpu.restoring),
         );
     }
     said
@@ -156,7 +156,7 @@ mod tests {
             together: GpuTime {
                 seconds: 6.0,
                 useful: 0.87,
-                refilling: 0.025,
+                restoring: 0.025,
                 switching: 0.1,
                 idle: 0.005,
                 switches: 3900,

@@ -67,7 +67,8 @@ fn main() -> ExitCode {
                 .map(|g| serde_json::json!({"name": g.name_text(), "uuid": g.uuid_text(), "memory": g.memory, "sms": g.sms}))
                 .collect();
             let all = serde_json::json!({
-                "gpus": gpus, "driver": s.driver, "slice_ns": s.slice, "switch_ns": s.switch, "refill_ns": s.refill,
+                "gpus": gpus, "driver": s.driver, "slice_ns": s.slice, "save_ns": s.save, "restore_ns": s.restore,
+                "leave_ns": s.leave, "on_call_ns": s.on_call, "off_call_ns": s.off_call,
                 "copy_bytes_per_s": s.copy_rate, "device_bytes_per_s": s.device_rate, "context_bytes": s.context,
                 "speed": s.speed as f64 / 1000.0,
             });

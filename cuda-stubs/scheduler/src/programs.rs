@@ -1,0 +1,237 @@
+//! Programs as they were measured on the H200, seen from the GPU: when their hosts launch what, and what they wait for.
+//!
+//! They run on anything that is a [`Device`]: [`crate::Gpu`], or the simulated GPU with its clock in a test's hand.
+
+use crate::{Gpu, MS, US};
+
+/// Something that runs work in virtual time. Groups are numbered from 0.
+pub trait Device {
+    /// The time, ns.
+    fn now(&self) -> u64;
+    /// Queues work of so long for a group.
+    fn launch(&mut self, group: usize, time: u64);
+    /// Pieces of a group that are not finished.
+    fn in_flight(&self, group: usize) -> u64;
+    /// Lets time pass.
+    fn advance(&mut self, to: u64);
+}
+
+impl Device for Gpu {
+    fn now(&self) -> u64 {
+        Gpu::now(self)
+    }
+
+    fn launch(&mut self, group: usize, time: u64) {
+        self.push(group, time);
+    }
+
+    fn in_flight(&self, group: usize) -> u64 {
+        Gpu::in_flight(self, group)
+    }
+
+    fn advance(&mut self, to: u64) {
+        Gpu::advance(self, to);
+    }
+}
+
+/// What a program does, round after round. Times are nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Launches in a round.
+    pub launches: u64,
+    /// GPU time of each.
+    pub kernel: u64,
+    /// The host's time between two launches.
+    pub interval: u64,
+    /// Whether it waits at the end of a round until all is done.
+    pub waits: bool,
+    /// The host's time between two rounds.
+    pub gap: u64,
+    /// Rounds begin this often at most; 0: as soon as the one before is over.
+    pub every: u64,
+    /// Launches that may be under way before the next one blocks.
+    pub depth: u64,
+}
+
+impl Shape {
+    /// Kernels of 0.5 ms, queued deep: fills the GPU.
+    pub const DEEP: Shape =
+        Shape { launches: 1, kernel: 500 * US, interval: 0, waits: false, gap: 10 * US, every: 0, depth: 10 };
+    /// A kernel of 0.5 ms, waited for each time.
+    pub const SYNC_EACH: Shape = Shape { waits: true, gap: 20 * US, ..Shape::DEEP };
+    /// A graph of 1.15 ms for each token, waited for.
+    pub const GRAPH_DECODE: Shape = Shape { kernel: 1150 * US, waits: true, gap: 60 * US, ..Shape::DEEP };
+    /// A request of 20 kernels, 2.63 ms together, each 20 ms.
+    pub const REQUESTS: Shape = Shape {
+        launches: 20,
+        kernel: 131_500,
+        interval: 3 * US,
+        waits: true,
+        gap: 20 * US,
+        every: 20 * MS,
+        depth: 1000,
+    };
+    /// A token decoded kernel by kernel from Python: the GPU is busy for a quarter of the time.
+    pub const EAGER_DECODE: Shape =
+        Shape { launches: 200, kernel: 6670, interval: 23 * US, waits: true, gap: 250 * US, every: 0, depth: 1000 };
+    /// Small kernels sent slower than the GPU does them, never waited for.
+    pub const LAUNCH_BOUND: Shape =
+        Shape { launches: 1, kernel: 9 * US, interval: 0, waits: false, gap: 32 * US, every: 0, depth: 320 };
+}
+
+/// A program: a shape, its group, and how it went so far.
+#[derive(Debug, Clone)]
+pub struct Program {
+    shape: Shape,
+    group: usize,
+    /// When the host does something next.
+    next: u64,
+    /// Launches of this round still to come.
+    left: u64,
+    began: u64,
+    rounds_begun: u64,
+    rounds: Vec<u64>,
+    launched: u64,
+    is_blocked: bool,
+}
+
+impl Program {
+    /// A program whose first round begins at `start`.
+    pub fn new(shape: Shape, group: usize, start: u64) -> Program {
+        Program {
+            shape,
+            group,
+            next: start,
+            left: 0,
+            began: 0,
+            rounds_begun: 0,
+            rounds: Vec::new(),
+            launched: 0,
+            is_blocked: false,
+        }
+    }
+
+    /// Its group.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Launches so far.
+    pub fn launched(&self) -> u64 {
+        self.launched
+    }
+
+    /// Whether its host waits for the GPU: for the end of a round, or for room.
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// How long each round took from its first launch to the end of its wait, for programs that wait.
+    pub fn rounds(&self) -> &[u64] {
+        &self.rounds
+    }
+
+    /// What the host does at the device's present time. To be called often: what happens in between is seen now.
+    pub fn step(&mut self, device: &mut impl Device) {
+        let now = device.now();
+        let mut in_flight = device.in_flight(self.group);
+        self.is_blocked = false;
+        while self.next <= now {
+            if self.left == 0 {
+                if self.rounds_begun > 0 && self.began != u64::MAX {
+                    // At the end of a round.
+                    if self.shape.waits && in_flight > 0 {
+                        self.is_blocked = true;
+                        return;
+                    }
+                    if self.shape.waits {
+                        self.rounds.push(now - self.began);
+                    }
+                    self.began = u64::MAX;
+                    let due = self.next.max(if self.shape.waits { now } else { 0 }) + self.shape.gap;
+                    self.next = due.max(self.begins_at());
+                    continue;
+                }
+                self.left = self.shape.launches;
+                self.began = now;
+                self.rounds_begun += 1;
+            }
+            if in_flight >= self.shape.depth {
+                self.is_blocked = true;
+                self.next = now;
+                return;
+            }
+            device.launch(self.group, self.shape.kernel);
+            in_flight += 1;
+            self.launched += 1;
+            self.left -= 1;
+            if self.left > 0 {
+                self.next += self.shape.interval;
+            }
+        }
+    }
+
+    fn begins_at(&self) -> u64 {
+        // Not in step with anything: the time between two rounds wanders by a fifth, always in the same way.
+        let mut mixed = self.rounds_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let wander = (mixed >> 40) % 1000 * self.shape.every / 5000;
+        if self.shape.every == 0 { 0 } else { self.rounds_begun * self.shape.every + wander }
+    }
+}
+
+/// What came of running some programs side by side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Work done over the time, per program.
+    pub usage: Vec<f64>,
+    /// Rounds that began in the time measured, sorted, per program.
+    pub rounds: Vec<Vec<u64>>,
+}
+
+/// How often hosts look at the GPU.
+const STEP: u64 = 10 * US;
+
+/// Runs programs, one per group of the device from 0 on, for `warm` and then `time`, of which the outcome tells. `policy` is
+/// asked after each step.
+pub fn run<D: Device>(
+    device: &mut D,
+    shapes: &[Shape],
+    warm: u64,
+    time: u64,
+    mut policy: impl FnMut(&mut D, &[Program]),
+) -> Outcome {
+    let start = device.now();
+    let begin = |(group, shape): (usize, &Shape)| Program::new(*shape, group, start + group as u64 * 137 * US);
+    let mut programs: Vec<Program> = shapes.iter().enumerate().map(begin).collect();
+    let done = |device: &D, program: &Program| program.launched - device.in_flight(program.group);
+    let mut before = Vec::new();
+    let mut rounds_before = Vec::new();
+    for step in 0..(warm + time) / STEP {
+        if step == warm / STEP {
+            before = programs.iter().map(|program| done(device, program)).collect();
+            rounds_before = programs.iter().map(|program| program.rounds.len()).collect();
+        }
+        for program in &mut programs {
+            program.step(device);
+        }
+        policy(device, &programs);
+        device.advance(start + (step + 1) * STEP);
+    }
+    let usage = programs
+        .iter()
+        .zip(before)
+        .map(|(program, before)| (done(device, program) - before) as f64 * program.shape.kernel as f64 / time as f64);
+    let rounds = programs.iter().zip(rounds_before).map(|(program, skip)| {
+        let mut rounds = program.rounds[skip..].to_vec();
+        rounds.sort_unstable();
+        rounds
+    });
+    Outcome { usage: usage.collect(), rounds: rounds.collect() }
+}
+
+/// A percentile of sorted figures, `part` from 0 to 1; 0 if there are none.
+pub fn percentile(sorted: &[u64], part: f64) -> u64 {
+    let at = (sorted.len().saturating_sub(1) as f64 * part).round() as usize;
+    sorted.get(at).copied().unwrap_or(0)
+}
