@@ -202,7 +202,7 @@ impl Pace {
     /// The program is about to wait for the GPU: what it waits for is marked, so that it is known when it ended.
     pub fn before_wait(&self) {
         if self.steer.is_some() {
-            return steer::before_wait();
+            return;
         }
         self.state.with(|state| state.before_wait(sys::nanoseconds()));
     }

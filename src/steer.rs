@@ -34,6 +34,15 @@ pub fn is_wanted() -> bool {
     sys::setting_of_anybody(c"RATION_SWITCH").is_some_and(|value| value.to_bytes() == b"channels")
 }
 
+/// Whether any GPU's channels are driven.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether any GPU's channels are driven.
+#[inline]
+pub fn is_in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
 /// A process's steering of its channels on one GPU.
 pub struct Steer {
     /// Launches are counted: there is a limit, or there are neighbours.
@@ -50,6 +59,7 @@ pub struct Steer {
 impl Steer {
     /// Of a process that has launched nothing.
     pub fn new() -> Steer {
+        IN_USE.store(true, Ordering::Relaxed);
         Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
@@ -78,7 +88,7 @@ impl Steer {
         let measured = entry.launched()
             && (lane.is_behind() || self.is_off.load(Ordering::Relaxed) || entry.may_be_tried())
             && lane.before_measured(stream, context, slice.device);
-        let result = driver();
+        let result = lane.calling(driver);
         lane.launched(entry, measured, stream, context, slice.device);
         result
     }
@@ -96,8 +106,17 @@ impl Steer {
     }
 }
 
-/// The program is about to wait for the GPU.
+/// Threads that wait for the GPU.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// The program has waited for the GPU.
+pub fn after_wait() {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// The program is about to wait for the GPU; [`after_wait`] follows.
 pub fn before_wait() {
+    WAITING.fetch_add(1, Ordering::Relaxed);
     if let Some(lane) = Lane::of_this_thread() {
         lane.before_wait();
     }
@@ -110,6 +129,7 @@ pub fn forget_stream(stream: Stream) {
 
 /// In a forked child: it has launched nothing, and no channels.
 pub fn forget_the_parent() {
+    WAITING.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);
 }

@@ -5,7 +5,7 @@ use super::{Call, Outcome};
 use crate::abi::cuda::CUstream;
 use crate::driver::Stream;
 use crate::pace::costs::Work;
-use crate::{ledger, pace, sys};
+use crate::{ledger, pace, steer, sys};
 
 /// Whether there is nothing to do about work: nobody holds it up.
 #[inline(always)]
@@ -24,7 +24,8 @@ pub unsafe fn copy_ptsz(call: &mut Call<'_>, function: usize, bytes: u64, stream
 }
 
 fn copied(call: &mut Call<'_>, function: usize, bytes: u64, stream: Stream) -> Outcome {
-    if !pace::is_any_gated() {
+    // Where channels are driven, those of copies stay on, and their time counts for nothing.
+    if !pace::is_any_gated() || steer::is_in_use() {
         return Outcome::Done(call.driver());
     }
     paced(call, stream, || Work::copy(function as u64, bytes), |call| Outcome::Done(call.driver()))
@@ -34,6 +35,12 @@ fn copied(call: &mut Call<'_>, function: usize, bytes: u64, stream: Stream) -> O
 pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     if !pace::is_any_gated() {
         return wait();
+    }
+    if steer::is_in_use() {
+        steer::before_wait();
+        let result = wait();
+        steer::after_wait();
+        return result;
     }
     ledger::all().for_each(|slice| slice.pace.before_wait());
     let began = sys::nanoseconds();

@@ -9,9 +9,13 @@
 pub struct Account {
     /// Charged by time for what is not done yet.
     ahead: u64,
-    /// What it uses of the time, in millionths, over the last window; and for which part of it something was under way.
+    /// Time that passed and was not used: what is done now may have been worked on then.
+    slack: u64,
+    /// What it uses of the time, in millionths, over the last window; and for which part of it something was
+    /// under way, and a thread was blocked.
     usage: f64,
     pending: f64,
+    blocked: f64,
 }
 
 /// What was seen since the last look.
@@ -20,32 +24,51 @@ pub struct Look {
     pub time: u64,
     /// What was done, by cost.
     pub done: u64,
+    /// In how many launches.
+    pub launches: u32,
     /// Something is under way.
     pub pending: bool,
+    /// And a thread waits for it.
+    pub blocked: bool,
     /// Something is under way that was at the last look, too.
     pub continuous: bool,
     /// The part of the time for which the GPU worked for nobody else, in millionths; 0: that is not known.
     pub exclusive: u32,
 }
 
+/// A pause between two launches that is no longer than this counts as work: nobody else could have the GPU in it. (A switch takes
+/// forty times as long; and so those count who look from outside.)
+const PAUSE: u64 = 5_000;
+/// Work of so long may be told of at once, when it ends.
+const LONGEST: u64 = 100_000_000;
+
 impl Account {
     pub const fn new() -> Account {
-        Account { ahead: 0, usage: 0.0, pending: 0.0 }
+        Account { ahead: 0, slack: 0, usage: 0.0, pending: 0.0, blocked: 0.0 }
     }
 
     /// How much is to be charged.
     pub fn look(&mut self, look: &Look, window: u64) -> u64 {
-        let used = if look.continuous && look.exclusive > 0 {
+        let is_dense = look.done + PAUSE * u64::from(look.launches) >= look.time && look.launches > 1;
+        let used = if (look.continuous || is_dense) && look.exclusive > 0 {
             let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
-            self.ahead = (self.ahead + by_time).saturating_sub(look.done);
+            self.ahead = if look.continuous { (self.ahead + by_time).saturating_sub(look.done) } else { 0 };
             by_time
         } else {
-            look.done - look.done.min(std::mem::take(&mut self.ahead))
+            // No more than there was time for: where it says so, costs are too high.
+            (look.done - look.done.min(std::mem::take(&mut self.ahead))).min(look.time + self.slack)
         };
+        self.slack = if look.continuous || is_dense { 0 } else { (look.time + self.slack - used).min(LONGEST) };
         let part = (look.time as f64 / window as f64).min(1.0);
         self.usage += part * ((used as f64 / look.time.max(1) as f64 * 1e6).min(1e6) - self.usage);
         self.pending += part * (f64::from(u8::from(look.pending)) - self.pending);
+        self.blocked += part * (f64::from(u8::from(look.blocked)) - self.blocked);
         used
+    }
+
+    /// For which part of the time a thread of it was blocked, waiting for the GPU.
+    pub fn blocked(&self) -> f64 {
+        self.blocked
     }
 
     /// What it uses of the time, in millionths.
@@ -67,7 +90,7 @@ mod tests {
     const ALL: u32 = 1_000_000;
 
     fn look(done: u64, continuous: bool, exclusive: u32) -> Look {
-        Look { time: MS, done, pending: continuous, continuous, exclusive }
+        Look { time: MS, done, launches: 1, pending: continuous, blocked: false, continuous, exclusive }
     }
 
     #[test]
@@ -104,6 +127,17 @@ mod tests {
             charged += (0..4).map(|_| account.look(&look(0, false, ALL), 60 * MS)).sum::<u64>();
         }
         assert_eq!(charged, 100 * MS);
+    }
+
+    #[test]
+    fn pauses_that_nobody_could_use_count() {
+        let mut account = Account::new();
+        let mut charge = |launches: u32| {
+            let done = 1_000 * u64::from(launches);
+            let look = Look { time: MS, done, launches, pending: false, blocked: false, continuous: false, exclusive: ALL };
+            account.look(&look, 60 * MS)
+        };
+        assert_eq!((charge(250), charge(30)), (MS, 30_000));
     }
 
     #[test]

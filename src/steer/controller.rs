@@ -107,14 +107,15 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                 |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
-                        steer.state.with(|state| state.did(done.work));
+                        steer.state.with(|state| state.did(done.work, done.launches));
                     }
                 },
             );
+            let blocked = lane.is_stuck() || super::WAITING.load(Ordering::Relaxed) > 0;
             if let Some((device, continuous)) = lane.pending_on()
                 && let Some((_, steer)) = of(device)
             {
-                steer.state.with(|state| state.is_pending(continuous));
+                steer.state.with(|state| state.is_pending(continuous, blocked));
             }
         }
     });

@@ -19,6 +19,9 @@ const WORK: u64 = 250_000;
 /// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
 const LAUNCHES: u32 = 64;
 
+/// So many marks are asked about one by one at a time, at most.
+const ASKED: u32 = 16;
+
 #[derive(Default)]
 struct Slot {
     event: AtomicUsize,
@@ -27,6 +30,7 @@ struct Slot {
     device: AtomicU32,
     /// What was launched since the mark before, in nanoseconds.
     work: AtomicU64,
+    launches: AtomicU32,
     /// What was launched between the mark before and this one, if it is one launch that is measured.
     measured: AtomicPtr<Entry>,
     /// The GPU had not come to the mark before when this one was recorded.
@@ -50,6 +54,9 @@ pub struct Lane {
     context: AtomicUsize,
     device: Cell<CUdevice>,
     behind: Cell<bool>,
+    /// Launches that were begun, times two; odd while one is in the driver. And what the controller last saw of it.
+    calls: AtomicU64,
+    calls_seen: AtomicU64,
     next: AtomicPtr<Lane>,
 }
 
@@ -84,6 +91,7 @@ fn elapsed(from: usize, to: usize) -> Option<u64> {
 pub struct Done {
     pub device: CUdevice,
     pub work: u64,
+    pub launches: u32,
 }
 
 impl Lane {
@@ -112,6 +120,8 @@ impl Lane {
             context: AtomicUsize::new(0),
             device: Cell::new(0),
             behind: Cell::new(false),
+            calls: AtomicU64::new(0),
+            calls_seen: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
         }));
         thread.lane.store(lane, Ordering::Relaxed);
@@ -131,6 +141,22 @@ impl Lane {
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.behind.get()
+    }
+
+    /// A launch goes to the driver.
+    #[inline]
+    pub fn calling<T>(&self, driver: impl FnOnce() -> T) -> T {
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.calls.store(calls | 1, Ordering::Relaxed);
+        let result = driver();
+        self.calls.store((calls | 1) + 1, Ordering::Relaxed);
+        result
+    }
+
+    /// By the controller: whether a launch is in the driver that was there at the last look. It waits for room in the queue.
+    pub fn is_stuck(&self) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.calls_seen.swap(calls, Ordering::Relaxed) == calls && calls & 1 != 0
     }
 
     /// A launch that is to be measured is about to go: it needs a mark just before it.
@@ -205,6 +231,7 @@ impl Lane {
         self.behind.set(sealed);
         slot.device.store(device as u32, Ordering::Relaxed);
         slot.work.store(self.work.get(), Ordering::Relaxed);
+        slot.launches.store(self.launches.get(), Ordering::Relaxed);
         slot.sealed.store(sealed, Ordering::Relaxed);
         let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
         slot.measured.store(measured, Ordering::Relaxed);
@@ -222,11 +249,20 @@ impl Lane {
     pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
+        // Asking the driver takes a lock that launches take too. Where the last mark is done, so are those before it, in its
+        // stream; and a thread that uses several at a time has them done in about that order.
+        let last = self.slots[(head.wrapping_sub(1) % SIZE) as usize].event.load(Ordering::Relaxed);
+        let all_done = tail < head && (last == 0 || has_passed(last));
+        let mut asked = 0;
         while tail < head {
             let slot = &self.slots[(tail % SIZE) as usize];
             let event = slot.event.load(Ordering::Relaxed);
-            if event != 0 && !has_passed(event) {
-                break;
+            let is_last = tail + 1 == head;
+            if event != 0 && !(all_done && is_last) {
+                asked += u32::from(!all_done);
+                if !all_done && (asked > ASKED || is_last || !has_passed(event)) {
+                    break;
+                }
             }
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
             let now = epoch(device);
@@ -240,7 +276,8 @@ impl Lane {
                     entry.learn(took, sealed);
                 }
             }
-            done(Done { device, work: slot.work.load(Ordering::Relaxed) });
+            let (work, launches) = (slot.work.load(Ordering::Relaxed), slot.launches.load(Ordering::Relaxed));
+            done(Done { device, work, launches });
             tail += 1;
             self.tail.store(tail, Ordering::Release);
         }

@@ -25,7 +25,9 @@ const GONE_LATENCY: u64 = 10_000 * MS;
 const OFF_AFTER: u64 = 200_000;
 /// Who wants a lease has something under way for this part of the time; and who does not fill one is asked again after a while.
 const FILLING: f64 = 0.9;
-const NOT_FILLING: f64 = 0.7;
+const NOT_FILLING: u64 = 75;
+/// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
+const WAITING: f64 = 0.3;
 const ASKED_AGAIN: u64 = 1_000 * MS;
 const LONGEST_REST: u64 = 16_000 * MS;
 /// A holder with nothing to do passes the lease on after so long.
@@ -34,6 +36,9 @@ const IDLE: u64 = 2 * MS;
 const LONGEST_OFF: u64 = 2 * TUNING.round;
 /// Who passed a lease on goes off when the next one is on, or after so long.
 const OVERLAP: u64 = 1_500_000;
+
+/// After a call that took too long, so long without any: the time in which a few contexts are made.
+const REST: u64 = 500 * MS;
 
 /// Why the channels are off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +52,10 @@ pub struct State {
     account: Account,
     /// What was done since the last look.
     done: u64,
+    launches: u32,
+    /// Whether something is under way; as it was seen, and as it counts since the last look.
+    seen_pending: bool,
+    seen_blocked: bool,
     pending: bool,
     continuous: bool,
     looked: u64,
@@ -63,21 +72,25 @@ pub struct State {
     /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
     asked_again: u64,
     rest: u64,
+    /// It is among those that take leases.
+    is_in: bool,
     held: Option<Held>,
     /// Of the time of this lease, what was seen idle.
     idle_since: Option<u64>,
     burst: u64,
     burst_now: u64,
     trouble: Option<Trouble>,
+    /// No switching before: the kernel module is slow.
+    rests_until: u64,
 }
 
 /// A lease that the container has.
 struct Held {
     since: u64,
     until: u64,
-    /// For how many looks, and in how many something was under way.
-    looks: u32,
-    busy: u32,
+    /// How much of it could be used, and how much was, in nanoseconds.
+    usable: u64,
+    used: u64,
 }
 
 /// When to look again, and what to sleep on until then.
@@ -91,6 +104,9 @@ impl State {
         State {
             account: Account::new(),
             done: 0,
+            launches: 0,
+            seen_pending: false,
+            seen_blocked: false,
             pending: false,
             continuous: false,
             looked: 0,
@@ -104,11 +120,13 @@ impl State {
             fills: false,
             asked_again: 0,
             rest: ASKED_AGAIN,
+            is_in: false,
             held: None,
             idle_since: None,
             burst: 0,
             burst_now: 0,
             trouble: None,
+            rests_until: 0,
         }
     }
 
@@ -117,15 +135,17 @@ impl State {
         if self.off.is_some() { 0 } else { self.epoch }
     }
 
-    /// So much was done.
-    pub fn did(&mut self, work: u64) {
+    /// So much was done, in so many launches.
+    pub fn did(&mut self, work: u64, launches: u32) {
         self.done += work;
+        self.launches = self.launches.saturating_add(launches);
         self.burst_now += work;
     }
 
-    /// Something is under way; and was at the last look.
-    pub fn is_pending(&mut self, continuous: bool) {
-        self.pending = true;
+    /// Something is under way; and was at the last look; and a thread waits for it.
+    pub fn is_pending(&mut self, continuous: bool, blocked: bool) {
+        self.seen_pending = true;
+        self.seen_blocked |= blocked;
         self.continuous |= continuous;
     }
 
@@ -134,7 +154,7 @@ impl State {
     pub fn look(&mut self, steer: &Steer, slice: &Slice, launches: bool, now: u64) -> Next {
         let compute = slice.compute();
         let touched = steer.touched.swap(false, Ordering::Relaxed);
-        if touched || self.pending || launches {
+        if touched || self.seen_pending || launches {
             self.launched = now;
         }
         let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
@@ -146,7 +166,9 @@ impl State {
         self.account(&compute, &among, is_alone, now);
         self.tell_burst();
         self.fills_or_not(&among, is_alone, now);
-        let wants = self.pending && self.account.pending() > 0.3 && self.off != Some(Off::Limit);
+        // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
+        let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
+        let wants = waits > WAITING && self.off != Some(Off::Limit);
         let facts = Facts {
             usage: self.account.usage(),
             wants,
@@ -166,7 +188,7 @@ impl State {
         slice.pace.is_counted(counts);
         let by_limit = self.is_over(&compute, limit, now);
         let (has_lease, lease, lease_ends) = self.lease(&compute, &among, now);
-        let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() {
+        let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() || now < self.rests_until {
             None
         } else if by_limit {
             Some(Off::Limit)
@@ -175,12 +197,15 @@ impl State {
         } else {
             Some(Off::Others)
         };
+        if std::env::var_os("STEER_DEBUG").is_some() { let t = format!("{} {} pend {} {:.2} bl {:.2} use {} fills {} wants {} off {:?} -> {:?} {} held {:?} {:?}\n", among.own, now/10000, self.pending, self.account.pending(), self.account.blocked(), self.account.usage()/1000, self.fills, wants, self.off, off, lease.map_or(0,|l|l.number), self.held.as_ref().map(|h|(h.used/1000,h.usable/1000)), among.iter().map(|it|(it.index,it.peer.wants,it.peer.fills,it.is_on,it.virtual_time/1000000)).collect::<Vec<_>>()); let _ = sys::write(2, t.as_bytes()); }
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
         self.set_slice(slice, &among, is_there, now);
         let at = match self.off {
             Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) => now + 5 * MS,
-            None if counts && now < self.launched + CALM => (now + BUSY).min(lease_ends.max(now + MS / 10)),
+            None if counts && now < self.launched + CALM => {
+                (now + self.look_after(&compute, limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
+            }
             None => now + if is_there { CALM } else { 5 * CALM },
         };
         Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
@@ -198,13 +223,15 @@ impl State {
             (false, None, None) => 0,
         };
         let done = std::mem::take(&mut self.done);
-        let (pending, continuous) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.continuous));
+        let launches = std::mem::take(&mut self.launches);
+        let blocked = std::mem::take(&mut self.seen_blocked);
+        let (pending, continuous) = (std::mem::take(&mut self.seen_pending), std::mem::take(&mut self.continuous));
         // Of a look in which it came on, the time since then; of one in which it went off, what came before was looked at then.
         let on = if self.off.is_some() { 0 } else { time.min(now.saturating_sub(self.since)) };
-        let look = Look { time: on.max(1), done, pending, continuous, exclusive };
+        let look = Look { time: on.max(1), done, launches, pending, blocked, continuous, exclusive };
         let used = if on > 0 || done > 0 { self.account.look(&look, TUNING.window) } else { 0 };
         if on < time {
-            let rest = Look { time: time - on, done: 0, pending, continuous: false, exclusive: 0 };
+            let rest = Look { time: time - on, done: 0, launches: 0, pending, blocked, continuous: false, exclusive: 0 };
             self.account.look(&rest, TUNING.window);
         }
         self.pending = pending;
@@ -212,8 +239,8 @@ impl State {
             compute.charge(now - time, now, used);
         }
         if let Some(held) = &mut self.held {
-            held.looks += 1;
-            held.busy += u32::from(pending);
+            held.usable += on * u64::from(exclusive) / 1_000_000;
+            held.used += used;
         }
         self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
     }
@@ -235,7 +262,7 @@ impl State {
         if self.fills {
             let is_idle = self.account.pending() < 0.3;
             let has_failed = self.held.as_ref().is_some_and(|held| {
-                held.looks >= 12 && f64::from(held.busy) < NOT_FILLING * f64::from(held.looks)
+                held.usable >= TUNING.least_lease * 2 && held.used * 100 < held.usable * NOT_FILLING
             });
             if is_idle || has_failed {
                 self.fills = false;
@@ -248,6 +275,17 @@ impl State {
             self.fills = true;
             let _ = among;
         }
+    }
+
+    /// After how long the next look is due, while on: asking the driver takes a lock that launches take too.
+    fn look_after(&self, compute: &Compute<'_>, limit: Share, is_alone: bool, now: u64) -> u64 {
+        if is_alone {
+            // It cannot be at its limit before it has used all that is due, and what it may owe.
+            let left = (now + steer::off_time(limit)).saturating_sub(compute.free_at(now));
+            let rest = 1_000_000 - u64::from(limit.ppm()).min(999_999);
+            return (left / 2 * u64::from(limit.ppm()) / rest).clamp(BUSY, CALM);
+        }
+        if self.fills { BUSY } else { 2 * BUSY }
     }
 
     fn is_over(&self, compute: &Compute<'_>, limit: Share, now: u64) -> bool {
@@ -263,6 +301,9 @@ impl State {
         let own = among.get(among.own).copied();
         let takes = own.is_some_and(|it| it.peer.takes_leases() && it.peer.wants);
         let others_want = among.wanting().any(|it| it.index != among.own);
+        if !takes {
+            self.is_in = false;
+        }
         if !takes || !others_want {
             if let Some(held) = self.held.take() {
                 let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
@@ -273,23 +314,22 @@ impl State {
             }
             return (true, None, u64::MAX);
         }
+        if !std::mem::replace(&mut self.is_in, true) {
+            compute.joins(among);
+        }
         let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
         let lease = compute.lease(among, now);
         let length = steer::lease(weight, among.weights());
         let is_mine = lease.holder == Some(among.own);
         if is_mine && self.held.is_none() {
-            self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
+            self.held = Some(Held { since: now, until: now + length, usable: 0, used: 0 });
         }
         if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
-            compute.joins(among);
             compute.pass_lease(among.own, lease.number);
-            self.held = Some(Held { since: now, until: now + length, looks: 0, busy: 0 });
+            self.held = Some(Held { since: now, until: now + length, usable: 0, used: 0 });
             return (true, Some(lease), now + length);
         }
         if !is_mine {
-            if self.held.is_none() && self.off.is_none() {
-                compute.joins(among);
-            }
             self.held = None;
             let waits_long = self.off == Some(Off::Others) && now > self.since + LONGEST_OFF;
             // Where nobody holds the GPU, nobody makes way.
@@ -358,6 +398,8 @@ impl State {
         match result {
             Ok(_) => {}
             Err(Trouble::Unseen) if off.is_some() => return,
+            // Others make contexts, say, and hold the module's lock: it is done, and not again soon.
+            Err(Trouble::Slow) => self.rests_until = ended + REST,
             Err(trouble) => return self.stop(steer, slice, compute, trouble),
         }
         if let Some(was) = self.off.take() {
@@ -393,7 +435,7 @@ impl State {
     }
 
     fn set_slice(&mut self, slice: &Slice, among: &Neighbourhood, is_there: bool, now: u64) {
-        if self.trouble.is_some() {
+        if self.trouble.is_some() || now < self.rests_until {
             return;
         }
         let mut peers = [const { None::<Peer> }; 64];
@@ -413,6 +455,7 @@ impl State {
             match channels::set_slice(slice.device, length / 1_000) {
                 Ok(()) => self.written = length,
                 Err(Trouble::Unseen) => {}
+                Err(Trouble::Slow) => (self.written, self.rests_until) = (length, now + REST),
                 Err(trouble) => {
                     self.trouble = Some(trouble);
                     log::warn!("slices of GPU {} cannot be set: {}", slice.device, super::why(trouble));

@@ -5,8 +5,7 @@
 //! are fresh.
 //!
 //! **Leases.** A container's lease word says to whom it gave the GPU, and how many leases there had been. The newest word says
-//! who holds it now. The holder passes it on by writing its own word; who waits sleeps on the word of the one that wrote the
-//! newest. Where the newest names somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by
+//! who holds it now. The holder passes it on by writing its own word, which is what those who wait sleep on. Where the newest names somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by
 //! naming itself.
 
 use std::time::Duration;
@@ -146,8 +145,8 @@ pub struct Lease {
     pub holder: Option<usize>,
     /// How many there had been.
     pub number: u64,
-    /// Who wrote it: there the next one will be written.
-    writer: usize,
+    /// Where the next one will be written, and what stands there now: the holder writes it, or who takes it for want of one.
+    watch: usize,
     word: u64,
 }
 
@@ -251,7 +250,8 @@ impl Compute<'_> {
                 && (it.index == self.place.container || now.saturating_sub(it.said) < SILENT || !it.is_on)
         };
         let holder = named.filter(|index| among.get(*index).is_some_and(can_use));
-        Lease { holder, number: word >> 16, writer, word }
+        let watch = holder.unwrap_or(writer);
+        Lease { holder, number: word >> 16, watch, word: self.at(watch, of_container::LEASE).load(SeqCst) }
     }
 
     /// Gives the GPU to a container, after so many leases.
@@ -265,7 +265,7 @@ impl Compute<'_> {
     pub fn wait_for_lease(&self, lease: &Lease, until: u64, now: u64) {
         let time = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
         // The number of leases is above the low bits, so the low half of the word changes with every one.
-        sys::futex_wait_shared(self.at(lease.writer, of_container::LEASE), lease.word as u32, time);
+        sys::futex_wait_shared(self.at(lease.watch, of_container::LEASE), lease.word as u32, time);
     }
 
     /// The container has held the GPU so long.
