@@ -11,10 +11,26 @@ pub enum Seen {
     /// A client, which answers on the descriptor that made it and on no other.
     Client(u32),
     /// What controls of a whole GPU go to.
-    Subdevice { client: u32, device: u32, object: u32 },
-    Group { client: u32, device: u32, object: u32, engine: u32 },
-    Channel { client: u32, parent: u32, object: u32 },
-    Freed { client: u32, object: u32 },
+    Subdevice {
+        client: u32,
+        device: u32,
+        object: u32,
+    },
+    Group {
+        client: u32,
+        device: u32,
+        object: u32,
+        engine: u32,
+    },
+    Channel {
+        client: u32,
+        parent: u32,
+        object: u32,
+    },
+    Freed {
+        client: u32,
+        object: u32,
+    },
     /// The driver took channels off or put them on.
     Switched,
 }

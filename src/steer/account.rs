@@ -134,7 +134,8 @@ mod tests {
         let mut account = Account::new();
         let mut charge = |launches: u32| {
             let done = 1_000 * u64::from(launches);
-            let look = Look { time: MS, done, launches, pending: false, blocked: false, continuous: false, exclusive: ALL };
+            let look =
+                Look { time: MS, done, launches, pending: false, blocked: false, continuous: false, exclusive: ALL };
             account.look(&look, 60 * MS)
         };
         assert_eq!((charge(250), charge(30)), (MS, 30_000));

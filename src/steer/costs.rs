@@ -39,7 +39,13 @@ const UNKNOWN: u64 = 1_000;
 const LEAST: u64 = 800;
 
 static TABLE: [Entry; SIZE] = [const {
-    Entry { work: AtomicU64::new(0), cost: AtomicU64::new(0), sealed: AtomicU32::new(0), since: AtomicU32::new(0), tries: AtomicU32::new(0) }
+    Entry {
+        work: AtomicU64::new(0),
+        cost: AtomicU64::new(0),
+        sealed: AtomicU32::new(0),
+        since: AtomicU32::new(0),
+        tries: AtomicU32::new(0),
+    }
 }; SIZE];
 
 /// The entry of a kind of launch. Where the table is full around there, the first one gives way.
@@ -149,7 +155,14 @@ mod tests {
     fn what_is_known_is_measured_now_and_then() {
         let entry = of(Work::kernel(0x9abc, [1; 3], [1; 3]));
         (0..ENOUGH).for_each(|_| entry.learn(5_000, true));
-        let measured = (0..10_000).filter(|_| entry.launched() && { entry.learn(5_000, true); true }).count();
+        let measured = (0..10_000)
+            .filter(|_| {
+                entry.launched() && {
+                    entry.learn(5_000, true);
+                    true
+                }
+            })
+            .count();
         assert_eq!(measured, 10_000 / NOW_AND_THEN as usize);
     }
 }

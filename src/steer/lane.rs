@@ -170,7 +170,14 @@ impl Lane {
 
     /// Something was launched that costs so much. `measured`: it is measured, and [`Lane::before_measured`] said that it can be.
     #[inline]
-    pub fn launched(&self, entry: &'static Entry, measured: bool, stream: Stream, context: CUcontext, device: CUdevice) {
+    pub fn launched(
+        &self,
+        entry: &'static Entry,
+        measured: bool,
+        stream: Stream,
+        context: CUcontext,
+        device: CUdevice,
+    ) {
         self.work.set(self.work.get() + entry.cost());
         self.launches.set(self.launches.get() + 1);
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
@@ -272,7 +279,10 @@ impl Lane {
                 let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
                 let is_whole = now != 0 && before.epoch.load(Ordering::Relaxed) == now;
                 let sealed = slot.sealed.load(Ordering::Relaxed);
-                if is_whole && event != 0 && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event) {
+                if is_whole
+                    && event != 0
+                    && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
+                {
                     entry.learn(took, sealed);
                 }
             }

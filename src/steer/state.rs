@@ -25,7 +25,7 @@ const GONE_LATENCY: u64 = 10_000 * MS;
 const OFF_AFTER: u64 = 200_000;
 /// Who wants a lease has something under way for this part of the time; and who does not fill one is asked again after a while.
 const FILLING: f64 = 0.9;
-const NOT_FILLING: u64 = 75;
+const NOT_FILLING: u64 = 60;
 /// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
 const WAITING: f64 = 0.3;
 const ASKED_AGAIN: u64 = 1_000 * MS;
@@ -197,7 +197,28 @@ impl State {
         } else {
             Some(Off::Others)
         };
-        if std::env::var_os("STEER_DEBUG").is_some() { let t = format!("{} {} pend {} {:.2} bl {:.2} use {} fills {} wants {} off {:?} -> {:?} {} held {:?} {:?}\n", among.own, now/10000, self.pending, self.account.pending(), self.account.blocked(), self.account.usage()/1000, self.fills, wants, self.off, off, lease.map_or(0,|l|l.number), self.held.as_ref().map(|h|(h.used/1000,h.usable/1000)), among.iter().map(|it|(it.index,it.peer.wants,it.peer.fills,it.is_on,it.virtual_time/1000000)).collect::<Vec<_>>()); let _ = sys::write(2, t.as_bytes()); }
+        if std::env::var_os("STEER_DEBUG").is_some() {
+            let t = format!(
+                "{} {} pend {} {:.2} bl {:.2} use {} fills {} wants {} off {:?} -> {:?} {} held {:?} {:?}\n",
+                among.own,
+                now / 10000,
+                self.pending,
+                self.account.pending(),
+                self.account.blocked(),
+                self.account.usage() / 1000,
+                self.fills,
+                wants,
+                self.off,
+                off,
+                lease.map_or(0, |l| l.number),
+                self.held.as_ref().map(|h| (h.used / 1000, h.usable / 1000)),
+                among
+                    .iter()
+                    .map(|it| (it.index, it.peer.wants, it.peer.fills, it.is_on, it.virtual_time / 1000000))
+                    .collect::<Vec<_>>()
+            );
+            let _ = sys::write(2, t.as_bytes());
+        }
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
         self.set_slice(slice, &among, is_there, now);
         let at = match self.off {
@@ -231,7 +252,8 @@ impl State {
         let look = Look { time: on.max(1), done, launches, pending, blocked, continuous, exclusive };
         let used = if on > 0 || done > 0 { self.account.look(&look, TUNING.window) } else { 0 };
         if on < time {
-            let rest = Look { time: time - on, done: 0, launches: 0, pending, blocked, continuous: false, exclusive: 0 };
+            let rest =
+                Look { time: time - on, done: 0, launches: 0, pending, blocked, continuous: false, exclusive: 0 };
             self.account.look(&rest, TUNING.window);
         }
         self.pending = pending;
@@ -376,7 +398,9 @@ impl State {
             self.off = off;
             return;
         }
-        if off == Some(Off::Others) && let Some(next) = lease.and_then(|lease| lease.holder) {
+        if off == Some(Off::Others)
+            && let Some(next) = lease.and_then(|lease| lease.holder)
+        {
             // On before off, so that no time is lost between the two.
             let end = now + OVERLAP;
             let mut at = now;
@@ -450,8 +474,9 @@ impl State {
         }
         let peers: Vec<Peer> = peers.into_iter().flatten().collect();
         let length = if is_there { self.slice.next(own, &peers, now) } else { TUNING.default_slice };
-        // A change of less than a tenth is not worth the call.
-        if length.abs_diff(self.written) * 10 > self.written {
+        // A change of less than a tenth is not worth the call; of one that goes by what it uses, of less than a quarter.
+        let little = if self.fills || !is_there { 10 } else { 4 };
+        if length.abs_diff(self.written) * little > self.written {
             match channels::set_slice(slice.device, length / 1_000) {
                 Ok(()) => self.written = length,
                 Err(Trouble::Unseen) => {}
