@@ -111,10 +111,12 @@ impl Entry {
             // Whatever lies in between besides, it takes no longer than that.
             (false, _) if took >= cost => return,
             (false, _) => took,
-            (true, 0) => took,
-            // Towards the lower quartile: what is too long was interrupted.
-            (true, _) if took < cost => cost - (cost - took) / 3,
-            (true, _) => cost + (took - cost).min(cost) / 10,
+            // Of the first ones the least: what is too long was interrupted. The first replaces what was an upper bound.
+            (true, 0) if cost == 0 || took < cost => took,
+            (true, ..ENOUGH) => took.min(cost),
+            // Then towards the lower quartile.
+            (true, _) if took < cost => cost - (cost - took) / 2,
+            (true, _) => cost + (took - cost).min(cost) / 16,
         };
         self.cost.store(learned, Ordering::Relaxed);
         if sealed {

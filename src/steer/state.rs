@@ -29,7 +29,7 @@ const NOT_FILLING: u64 = 60;
 /// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
 const WAITING: f64 = 0.3;
 const ASKED_AGAIN: u64 = 1_000 * MS;
-const LONGEST_REST: u64 = 16_000 * MS;
+const LONGEST_REST: u64 = 8_000 * MS;
 /// A holder with nothing to do passes the lease on after so long.
 const IDLE: u64 = 2 * MS;
 /// Nobody stays off for longer, whatever others say: twice the longest round.
@@ -58,6 +58,8 @@ pub struct State {
     seen_blocked: bool,
     pending: bool,
     continuous: bool,
+    /// The part of the time that counts as used by who keeps the GPU busy, in millionths; 0: it does not.
+    exclusive: u32,
     looked: u64,
     launched: u64,
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
@@ -109,6 +111,7 @@ impl State {
             seen_blocked: false,
             pending: false,
             continuous: false,
+            exclusive: 0,
             looked: 0,
             launched: 0,
             off: None,
@@ -165,7 +168,7 @@ impl State {
         let is_alone = among.others().next().is_none();
         self.account(&compute, &among, is_alone, now);
         self.tell_burst();
-        self.fills_or_not(&among, is_alone, now);
+        self.fills_or_not(is_alone, now);
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
         let wants = waits > WAITING && self.off != Some(Off::Limit);
@@ -197,28 +200,6 @@ impl State {
         } else {
             Some(Off::Others)
         };
-        if std::env::var_os("STEER_DEBUG").is_some() {
-            let t = format!(
-                "{} {} pend {} {:.2} bl {:.2} use {} fills {} wants {} off {:?} -> {:?} {} held {:?} {:?}\n",
-                among.own,
-                now / 10000,
-                self.pending,
-                self.account.pending(),
-                self.account.blocked(),
-                self.account.usage() / 1000,
-                self.fills,
-                wants,
-                self.off,
-                off,
-                lease.map_or(0, |l| l.number),
-                self.held.as_ref().map(|h| (h.used / 1000, h.usable / 1000)),
-                among
-                    .iter()
-                    .map(|it| (it.index, it.peer.wants, it.peer.fills, it.is_on, it.virtual_time / 1000000))
-                    .collect::<Vec<_>>()
-            );
-            let _ = sys::write(2, t.as_bytes());
-        }
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
         self.set_slice(slice, &among, is_there, now);
         let at = match self.off {
@@ -244,6 +225,7 @@ impl State {
             (false, None, None) => 0,
         };
         let done = std::mem::take(&mut self.done);
+        self.exclusive = if self.continuous { exclusive } else { 0 };
         let launches = std::mem::take(&mut self.launches);
         let blocked = std::mem::take(&mut self.seen_blocked);
         let (pending, continuous) = (std::mem::take(&mut self.seen_pending), std::mem::take(&mut self.continuous));
@@ -276,26 +258,24 @@ impl State {
     }
 
     /// Whether it takes leases: told by how much of the time it has something under way, and corrected by what it does with one.
-    fn fills_or_not(&mut self, among: &Neighbourhood, is_alone: bool, now: u64) {
-        if is_alone && self.off.is_none() {
+    fn fills_or_not(&mut self, is_alone: bool, now: u64) {
+        if self.account.pending() < WAITING {
+            // It rests, and may be another when it is back.
+            (self.fills, self.asked_again, self.rest) = (false, 0, ASKED_AGAIN);
+        } else if is_alone && self.off.is_none() {
             self.fills = self.account.usage() > 800_000;
-            return;
-        }
-        if self.fills {
-            let is_idle = self.account.pending() < 0.3;
+        } else if self.fills {
             let has_failed = self.held.as_ref().is_some_and(|held| {
                 held.usable >= TUNING.least_lease * 2 && held.used * 100 < held.usable * NOT_FILLING
             });
-            if is_idle || has_failed {
+            if has_failed {
                 self.fills = false;
-                if has_failed {
-                    self.asked_again = now + self.rest;
-                    self.rest = (2 * self.rest).min(LONGEST_REST);
-                }
+                self.asked_again = now + self.rest;
+                self.rest = (2 * self.rest).min(LONGEST_REST);
             }
-        } else if self.account.pending() > FILLING && now >= self.asked_again && self.off.is_none() {
-            self.fills = true;
-            let _ = among;
+        } else if self.account.pending() > FILLING && self.off.is_none() {
+            // Who does nothing but wait is asked at once: it may have been a bad moment.
+            self.fills = now >= self.asked_again || self.account.blocked() > FILLING;
         }
     }
 
@@ -432,6 +412,12 @@ impl State {
             self.epoch += 1;
         } else {
             self.since = began + OFF_AFTER;
+            // What ran until then was not looked at yet.
+            let rest = self.since.saturating_sub(self.looked) * u64::from(self.exclusive) / 1_000_000;
+            if rest > 0 {
+                compute.charge(self.looked, self.since, rest);
+            }
+            self.looked = self.since;
         }
         self.off = off;
         steer.is_off.store(off.is_some(), Ordering::Relaxed);

@@ -76,7 +76,7 @@ pub const TUNING: Tuning = Tuning {
     least_lease: 5 * MS,
     longest_slice: 8 * MS,
     shortest_slice: 1_000 * US,
-    shortest_light: 300 * US,
+    shortest_light: 500 * US,
     shortest_for_latency: 200 * US,
     burst_part: 10,
     look: 20 * MS,
@@ -228,8 +228,8 @@ impl Shares {
             default * (self.count - 1) as f64
         };
         let group = &self.groups[self.own];
-        let (used, most) = (1.25 * group.usage / 1e6 * round, group.share.max(group.usage) / capacity * round);
-        (used.min(1.25 * most) as u64).clamp(TUNING.shortest_light, TUNING.longest_slice)
+        let (used, most) = (1.6 * group.usage / 1e6 * round, group.share.max(group.usage) / capacity * round);
+        (used.min(1.6 * most) as u64).clamp(TUNING.shortest_light, TUNING.longest_slice)
     }
 }
 
