@@ -81,7 +81,7 @@ unsafe fn drivers(descriptor: c_int, request: c_ulong, argument: *mut c_void) ->
         // SAFETY: the caller's word, and the kernel has filled it in.
         if let Some(seen) = unsafe { Seen::after(request, argument) } {
             let file = marks::identity(descriptor);
-            REGISTRY.with(|registry| registry.note(seen, descriptor, file));
+            REGISTRY.with(|registry| registry.note(&seen, descriptor, file));
         }
     }
     result
@@ -107,37 +107,42 @@ pub enum Trouble {
     Refused(u32),
     /// The system call failed.
     Failed,
-    /// A call took too long.
+    /// It was done, and took too long.
     Slow,
 }
 
-/// A call that takes longer ends switching: the module's lock is held for everybody meanwhile. A hundred times the usual.
+/// A call that takes longer is a sign that others keep the module busy: its lock is one for all. A hundred times the usual.
 const SLOW: u64 = 50_000_000;
 
 /// Takes the compute channels of a GPU off it, or puts them back. Returns how many there are.
 pub fn put(device: CUdevice, on: bool) -> Result<usize, Trouble> {
     REGISTRY.with(|registry| {
         registry.is_drivable(device)?;
-        let mut count = 0;
+        let (mut count, mut slow) = (0, false);
         for mut list in registry.switches(device, on) {
             count += list.count();
-            timed(|| registry.control(list.client, list.subdevice, abi::SWITCH, list.params()))?;
+            slow |= is_slow(|| registry.control(list.client, list.subdevice, abi::SWITCH, list.params()))?;
         }
-        if count == 0 { Err(Trouble::Unseen) } else { Ok(count) }
+        match (count, slow) {
+            (0, _) => Err(Trouble::Unseen),
+            (_, true) => Err(Trouble::Slow),
+            (count, false) => Ok(count),
+        }
     })
 }
 
-/// Gives the compute groups of a GPU a slice of so many microseconds, all together.
+/// Gives this process's compute groups on a GPU a slice of so many microseconds, all together.
 pub fn set_slice(device: CUdevice, microseconds: u64) -> Result<(), Trouble> {
     REGISTRY.with(|registry| {
         registry.is_drivable(device)?;
         let groups = registry.compute_groups(device).count().max(1) as u64;
+        let mut slow = false;
         for group in registry.compute_groups(device) {
             let mut slice = (microseconds / groups).max(1);
             let params = ((&raw mut slice).cast::<c_void>(), size_of::<u64>());
-            timed(|| registry.control(group.client, group.object, abi::SET_SLICE, params))?;
+            slow |= is_slow(|| registry.control(group.client, group.object, abi::SET_SLICE, params))?;
         }
-        Ok(())
+        if slow { Err(Trouble::Slow) } else { Ok(()) }
     })
 }
 
@@ -146,10 +151,11 @@ pub fn generation() -> u64 {
     REGISTRY.with(|registry| registry.generation)
 }
 
-fn timed(call: impl FnOnce() -> Result<(), Trouble>) -> Result<(), Trouble> {
+/// Whether a call took too long.
+fn is_slow(call: impl FnOnce() -> Result<(), Trouble>) -> Result<bool, Trouble> {
     let began = sys::nanoseconds();
     call()?;
-    if sys::nanoseconds() - began > SLOW { Err(Trouble::Slow) } else { Ok(()) }
+    Ok(sys::nanoseconds() - began > SLOW)
 }
 
 /// In a forked child: the channels are its parent's, and so is the descriptor.
@@ -158,7 +164,7 @@ pub fn forget_the_parent() {
 }
 
 impl Registry {
-    /// A control of the kernel module. The system call itself: nobody in front of it is to take it for the driver's.
+    /// A control of the kernel module. It goes to whoever comes behind us, and so does not come by here again.
     fn control(&self, client: u32, object: u32, command: u32, params: (*mut c_void, usize)) -> Result<(), Trouble> {
         let descriptor = self.descriptor_of(client).ok_or(Trouble::Closed)?;
         let mut control = abi::Control {

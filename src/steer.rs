@@ -26,12 +26,22 @@ use crate::driver::Stream;
 use crate::ledger::Slice;
 use crate::pace::costs::Work;
 use crate::thread::Guarded;
-use crate::{channels, sys};
+use crate::{channels, log, sys};
 use state::State;
 
 /// Whether containers are steered by their channels: `RATION_SWITCH=channels`.
 pub fn is_wanted() -> bool {
-    sys::setting_of_anybody(c"RATION_SWITCH").is_some_and(|value| value.to_bytes() == b"channels")
+    match sys::setting(c"RATION_SWITCH").as_ref().map(|value| value.to_bytes()) {
+        Some(b"channels") => true,
+        None | Some(b"launches" | b"") => false,
+        Some(other) => {
+            let other = String::from_utf8_lossy(other);
+            log::warn!(
+                "RATION_SWITCH is '{other}', and should be 'channels' or 'launches': launches are held in their calls"
+            );
+            false
+        }
+    }
 }
 
 /// Whether any GPU's channels are driven.

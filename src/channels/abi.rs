@@ -14,6 +14,9 @@ pub const CONTROL: c_ulong = request(32, 0x2a);
 /// An object is made. Both forms begin alike.
 pub const ALLOC: c_ulong = request(48, 0x2b);
 pub const ALLOC_SHORT: c_ulong = request(32, 0x2b);
+/// Where in each of them the module's answer stands; 0: done.
+pub const ALLOC_STATUS: usize = 40;
+pub const ALLOC_SHORT_STATUS: usize = 28;
 
 /// Whether a request may be one of these.
 #[inline(always)]
@@ -21,7 +24,7 @@ pub const fn is_drivers(request: c_ulong) -> bool {
     matches!(request, FREE | CONTROL | ALLOC | ALLOC_SHORT)
 }
 
-/// The start of what is the root of a client's objects.
+/// The root of a client's objects.
 pub const ROOT: u32 = 0x41;
 pub const SUBDEVICE: u32 = 0x2080;
 pub const GROUP: u32 = 0xa06c;

@@ -59,8 +59,15 @@ impl Seen {
         }
         match request {
             abi::ALLOC | abi::ALLOC_SHORT => {
-                // SAFETY: the argument of this request, of which both forms begin so.
-                let alloc = unsafe { argument.cast::<abi::Alloc>().read_unaligned() };
+                let status = if request == abi::ALLOC { abi::ALLOC_STATUS } else { abi::ALLOC_SHORT_STATUS };
+                // SAFETY: the argument of this request, of which both forms begin so; the module's answer is inside, too.
+                let (alloc, status) = unsafe {
+                    let status = argument.byte_add(status).cast::<u32>().read_unaligned();
+                    (argument.cast::<abi::Alloc>().read_unaligned(), status)
+                };
+                if status != 0 {
+                    return None;
+                }
                 let (client, object) = (alloc.client, alloc.object);
                 match alloc.class {
                     abi::ROOT => Some(Seen::Client(object)),
@@ -140,8 +147,8 @@ impl Registry {
         }
     }
 
-    pub fn note(&mut self, seen: Seen, descriptor: c_int, file: Option<FileId>) {
-        match seen {
+    pub fn note(&mut self, seen: &Seen, descriptor: c_int, file: Option<FileId>) {
+        match *seen {
             Seen::Client(handle) => {
                 self.clients.retain(|client| client.handle != handle);
                 self.clients.push(Client { handle, descriptor, file });
@@ -296,18 +303,18 @@ mod tests {
 
     /// A client with one GPU and one context, as driver 580 makes them.
     fn with_a_context(registry: &mut Registry, group: u32) {
-        registry.note(Seen::Group { client: CLIENT, device: 2, object: group, engine: 1 }, 8, None);
+        registry.note(&Seen::Group { client: CLIENT, device: 2, object: group, engine: 1 }, 8, None);
         for channel in 1..=8 {
-            registry.note(Seen::Channel { client: CLIENT, parent: group, object: group + channel }, 8, None);
+            registry.note(&Seen::Channel { client: CLIENT, parent: group, object: group + channel }, 8, None);
         }
-        registry.note(Seen::Group { client: CLIENT, device: 2, object: group + 20, engine: 11 }, 8, None);
-        registry.note(Seen::Channel { client: CLIENT, parent: group + 20, object: group + 21 }, 8, None);
+        registry.note(&Seen::Group { client: CLIENT, device: 2, object: group + 20, engine: 11 }, 8, None);
+        registry.note(&Seen::Channel { client: CLIENT, parent: group + 20, object: group + 21 }, 8, None);
     }
 
     fn fresh() -> Registry {
         let mut registry = Registry::new();
-        registry.note(Seen::Client(CLIENT), 8, None);
-        registry.note(Seen::Subdevice { client: CLIENT, device: 2, object: 3 }, 8, None);
+        registry.note(&Seen::Client(CLIENT), 8, None);
+        registry.note(&Seen::Subdevice { client: CLIENT, device: 2, object: 3 }, 8, None);
         registry
     }
 
@@ -352,7 +359,7 @@ mod tests {
     #[test]
     fn a_channel_in_a_group_of_another_is_left_alone() {
         let mut registry = fresh();
-        registry.note(Seen::Channel { client: CLIENT, parent: 77, object: 78 }, 8, None);
+        registry.note(&Seen::Channel { client: CLIENT, parent: 77, object: 78 }, 8, None);
         assert_eq!(registry.is_drivable(0), Err(Trouble::Shared));
     }
 
@@ -360,7 +367,7 @@ mod tests {
     fn a_driver_that_switches_by_itself_is_left_to_it() {
         let mut registry = fresh();
         with_a_context(&mut registry, 100);
-        registry.note(Seen::Switched, 8, None);
+        registry.note(&Seen::Switched, 8, None);
         assert_eq!(registry.is_drivable(0), Err(Trouble::DriversOwn));
     }
 }

@@ -69,6 +69,7 @@ pub fn of(work: Work) -> &'static Entry {
     first.cost.store(0, Ordering::Relaxed);
     first.sealed.store(0, Ordering::Relaxed);
     first.tries.store(0, Ordering::Relaxed);
+    first.since.store(0, Ordering::Relaxed);
     first
 }
 

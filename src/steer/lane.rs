@@ -324,6 +324,7 @@ impl Lane {
         }
         self.tail.store(self.head.load(Ordering::Relaxed), Ordering::Relaxed);
         self.stream.store(0, Ordering::Relaxed);
-        (self.work.replace(0), self.launches.replace(0));
+        self.work.set(0);
+        self.launches.set(0);
     }
 }

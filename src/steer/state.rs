@@ -23,11 +23,15 @@ const GONE_LATENCY: u64 = 10_000 * MS;
 /// When a call that takes channels off has done so, after it began: of 0.48 ms. With it, a program that is on for a quarter of
 /// 20 ms has 24.7% of the time by its own count.
 const OFF_AFTER: u64 = 200_000;
-/// Who wants a lease has something under way for this part of the time; and who does not fill one is asked again after a while.
+/// Who has something under way for this part of the time may fill the GPU, and gets a lease to show it.
 const FILLING: f64 = 0.9;
+/// Who uses less of it than this, in per cent, does not: one that waits for each kernel uses 75 or more, a network that waits
+/// once a step 50.
 const NOT_FILLING: u64 = 60;
 /// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
 const WAITING: f64 = 0.3;
+/// And is asked again after so long, or twice that after each time, up to the longest: a lease that is not used costs everybody
+/// some 20 ms.
 const ASKED_AGAIN: u64 = 1_000 * MS;
 const LONGEST_REST: u64 = 8_000 * MS;
 /// A holder with nothing to do passes the lease on after so long.
@@ -37,7 +41,7 @@ const LONGEST_OFF: u64 = 2 * TUNING.round;
 /// Who passed a lease on goes off when the next one is on, or after so long.
 const OVERLAP: u64 = 1_500_000;
 
-/// After a call that took too long, so long without any: the time in which a few contexts are made.
+/// After a call that took too long, so long without any but to put the channels on: the time in which a few contexts are made.
 const REST: u64 = 500 * MS;
 
 /// Why the channels are off.
@@ -84,6 +88,8 @@ pub struct State {
     trouble: Option<Trouble>,
     /// No switching before: the kernel module is slow.
     rests_until: u64,
+    /// It waited for too long, and is on until then, whatever others say.
+    free_until: u64,
 }
 
 /// A lease that the container has.
@@ -130,6 +136,7 @@ impl State {
             burst_now: 0,
             trouble: None,
             rests_until: 0,
+            free_until: 0,
         }
     }
 
@@ -178,6 +185,7 @@ impl State {
             fills: self.fills,
             burst: self.burst,
             is_on: self.off.is_none(),
+            pending: self.pending,
         };
         if is_there {
             compute.says(&facts, now);
@@ -201,7 +209,7 @@ impl State {
             Some(Off::Others)
         };
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
-        self.set_slice(slice, &among, is_there, now);
+        self.set_slice(steer, slice, &compute, &among, is_there, now);
         let at = match self.off {
             Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) => now + 5 * MS,
@@ -216,14 +224,14 @@ impl State {
     fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, is_alone: bool, now: u64) {
         let time = now.saturating_sub(self.looked).max(1);
         self.looked = now;
-        // Beside light ones, a holder has what they leave.
+        // Beside light ones, a holder has what they leave; and a container's processes have it together.
         let lights: u32 = among.others().filter(|it| !it.peer.takes_leases()).map(|it| it.peer.usage).sum();
         let exclusive = match (is_alone, &self.held, self.off) {
             (_, _, Some(_)) => 0,
             (true, _, None) => 1_000_000,
             (false, Some(_), None) => 1_000_000u32.saturating_sub(lights),
             (false, None, None) => 0,
-        };
+        } / among.siblings.max(1);
         let done = std::mem::take(&mut self.done);
         self.exclusive = if self.continuous { exclusive } else { 0 };
         let launches = std::mem::take(&mut self.launches);
@@ -307,7 +315,9 @@ impl State {
             self.is_in = false;
         }
         if !takes || !others_want {
-            if let Some(held) = self.held.take() {
+            if let Some(held) = self.held.take()
+                && compute.is_leader(now)
+            {
                 let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
                 compute.held_for(now.saturating_sub(held.since), weight);
                 if others_want {
@@ -333,9 +343,11 @@ impl State {
         }
         if !is_mine {
             self.held = None;
-            let waits_long = self.off == Some(Off::Others) && now > self.since + LONGEST_OFF;
+            if self.off == Some(Off::Others) && now > self.since + LONGEST_OFF {
+                self.free_until = now + TUNING.lease;
+            }
             // Where nobody holds the GPU, nobody makes way.
-            return (waits_long || lease.holder.is_none(), Some(lease), u64::MAX);
+            return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);
         }
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
@@ -400,7 +412,7 @@ impl State {
         let ended = sys::nanoseconds();
         compute.switched(ended - began);
         match result {
-            Ok(_) => {}
+            Ok(_) => compute.is_switched_by_channels(true),
             Err(Trouble::Unseen) if off.is_some() => return,
             // Others make contexts, say, and hold the module's lock: it is done, and not again soon.
             Err(Trouble::Slow) => self.rests_until = ended + REST,
@@ -422,7 +434,7 @@ impl State {
         self.off = off;
         steer.is_off.store(off.is_some(), Ordering::Relaxed);
         let mut facts = Facts { usage: self.account.usage(), fills: self.fills, burst: self.burst, ..Facts::default() };
-        (facts.wants, facts.is_on) = (true, off.is_none());
+        (facts.wants, facts.is_on, facts.pending) = (off != Some(Off::Limit), off.is_none(), self.pending);
         compute.says(&facts, ended);
     }
 
@@ -444,33 +456,32 @@ impl State {
         }
     }
 
-    fn set_slice(&mut self, slice: &Slice, among: &Neighbourhood, is_there: bool, now: u64) {
+    fn set_slice(
+        &mut self,
+        steer: &Steer,
+        slice: &Slice,
+        compute: &Compute<'_>,
+        among: &Neighbourhood,
+        is_there: bool,
+        now: u64,
+    ) {
         if self.trouble.is_some() || now < self.rests_until {
             return;
         }
-        let mut peers = [const { None::<Peer> }; 64];
-        let mut own = 0;
-        let mut count = 0;
-        for present in among.iter().take(peers.len()) {
-            if present.index == among.own {
-                own = count;
-            }
-            peers[count] = Some(present.peer);
-            count += 1;
-        }
-        let peers: Vec<Peer> = peers.into_iter().flatten().collect();
+        let peers: Vec<Peer> = among.iter().map(|present| present.peer).collect();
+        let own = among.iter().position(|present| present.index == among.own).unwrap_or(0);
         let length = if is_there { self.slice.next(own, &peers, now) } else { TUNING.default_slice };
         // A change of less than a tenth is not worth the call; of one that goes by what it uses, of less than a quarter.
         let little = if self.fills || !is_there { 10 } else { 4 };
         if length.abs_diff(self.written) * little > self.written {
             match channels::set_slice(slice.device, length / 1_000) {
-                Ok(()) => self.written = length,
+                Ok(()) => {
+                    self.written = length;
+                    compute.is_switched_by_channels(true);
+                }
                 Err(Trouble::Unseen) => {}
                 Err(Trouble::Slow) => (self.written, self.rests_until) = (length, now + REST),
-                Err(trouble) => {
-                    self.trouble = Some(trouble);
-                    log::warn!("slices of GPU {} cannot be set: {}", slice.device, super::why(trouble));
-                }
+                Err(trouble) => self.stop(steer, slice, compute, trouble),
             }
         }
     }

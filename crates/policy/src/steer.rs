@@ -45,11 +45,11 @@ pub struct Tuning {
     /// A lease. One that waits for each kernel loses 1 ms of it to its neighbour, which comes on before it is off: 3%. With eight
     /// that contend, a neighbour's allocations take five times as long at the 99th percentile with 10 ms, 1.3 times with 20.
     pub lease: u64,
-    /// The longest round of leases: nobody waits longer than this.
+    /// The longest round of leases, of up to forty containers: nobody waits longer than this.
     pub round: u64,
     /// The shortest lease: a switch is 4% of it.
     pub least_lease: u64,
-    /// The longest slice beside others: four times the driver's; a switch is 2.5% of it.
+    /// The longest slice beside programs that do not fill the GPU: four times the driver's; a switch is 2.5% of it.
     pub longest_slice: u64,
     /// The shortest slice: a switch is a fifth of it. With 0.4 ms, one that fills the GPU had half of what it has with 2, and a
     /// program that decodes token by token beside it gained nothing.
@@ -64,7 +64,7 @@ pub struct Tuning {
     pub look: u64,
     /// Over how long usage is told: three of these looks.
     pub window: u64,
-    /// Who is less than this below its fair share is not short of it, in millionths: half of what a point is judged by.
+    /// Who is less than this below its fair share is not short of it, in millionths: half of the 3 points that mixes are judged by.
     pub short: u32,
 }
 
@@ -149,7 +149,8 @@ impl Slice {
             // It leaves the GPU by itself when it is done.
             return 1_000 * MS;
         }
-        let burst = peers.iter().filter(|it| it.is_latency()).map(|it| it.burst.max(MS)).min();
+        let others = peers.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, it)| it);
+        let burst = others.filter(|it| it.is_latency()).map(|it| it.burst.max(MS)).min();
         let longest = burst.map_or(TUNING.longest_slice, |burst| {
             (burst / TUNING.burst_part).clamp(TUNING.shortest_for_latency, TUNING.default_slice)
         });
@@ -158,7 +159,7 @@ impl Slice {
         if !me.takes_leases() {
             return shares.light_slice(peers).min(longest);
         }
-        // One that takes leases has the GPU for a whole one, where nobody slips in.
+        // Where nobody slips in, the slice of a holder matters only while the next one comes on: it keeps the GPU until it is off.
         if peers.iter().all(Peer::takes_leases) {
             return TUNING.lease / 2;
         }
@@ -218,7 +219,8 @@ impl Shares {
     }
 
     /// The slice of one that does not fill the GPU. The GPU does not leave it at once when it has nothing to do: a longer slice
-    /// than its work needs is lost to everybody. So it has room for a quarter more than it uses, in each round of all.
+    /// than its work needs is lost to everybody. So it has room for half more than it uses, in each round of all,
+    /// and grows by that while it uses it up.
     fn light_slice(&self, peers: &[Peer]) -> u64 {
         let default = TUNING.default_slice as f64;
         let capacity = self.capacity.max(1.0);

@@ -35,6 +35,7 @@ mod of_process {
 const WANTS: u64 = 1;
 const FILLS: u64 = 2;
 const IS_ON: u64 = 4;
+const PENDING: u64 = 8;
 
 /// A container's words, besides those of [`word`].
 mod of_container {
@@ -54,9 +55,10 @@ mod of_container {
     pub const SWITCH: usize = 39;
 }
 
-/// Who has said nothing for so long is not there: three times the longest that one sleeps that is.
+/// Who has said nothing for so long is not there: seven times the longest that one sleeps that is, 20 ms.
 const FRESH: u64 = 150_000_000;
-/// A holder that has said nothing for so long is not waited for. It speaks every millisecond; a busy host may wake it late.
+/// A holder that is on and has said nothing for so long is not waited for. It speaks every millisecond; a busy host may wake it
+/// late. One that is off was named and comes on, or is not there after a while.
 const SILENT: u64 = 12_000_000;
 
 /// What a process says of itself.
@@ -72,6 +74,8 @@ pub struct Facts {
     pub burst: u64,
     /// Its channels are on.
     pub is_on: bool,
+    /// It has something under way.
+    pub pending: bool,
 }
 
 /// A container that is there.
@@ -94,6 +98,8 @@ pub struct Neighbourhood {
     all: [Option<Present>; CONTAINERS],
     /// Which of them is the caller's.
     pub own: usize,
+    /// How many processes of that one have something under way.
+    pub siblings: u32,
 }
 
 impl Neighbourhood {
@@ -167,7 +173,10 @@ impl Compute<'_> {
     pub fn says(&self, facts: &Facts, now: u64) {
         let words = &self.own_process().compute;
         let flag = |is: bool, bit: u64| if is { bit } else { 0 };
-        let flags = flag(facts.wants, WANTS) | flag(facts.fills, FILLS) | flag(facts.is_on, IS_ON);
+        let flags = flag(facts.wants, WANTS)
+            | flag(facts.fills, FILLS)
+            | flag(facts.is_on, IS_ON)
+            | flag(facts.pending, PENDING);
         words[of_process::USAGE].store(facts.usage.into(), SeqCst);
         words[of_process::BURST].store(facts.burst, SeqCst);
         words[of_process::FLAGS].store(flags, SeqCst);
@@ -234,7 +243,10 @@ impl Compute<'_> {
             }
             present
         };
-        Neighbourhood { all: std::array::from_fn(present), own: self.place.container }
+        let own = self.place.container;
+        let works = |process: &Process| process.compute[of_process::FLAGS].load(SeqCst) & PENDING != 0;
+        let siblings = self.speaking(own, now).filter(|(_, process)| works(process)).count() as u32;
+        Neighbourhood { all: std::array::from_fn(present), own, siblings }
     }
 
     /// The newest lease.

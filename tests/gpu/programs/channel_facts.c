@@ -1,5 +1,7 @@
 /* What the kernel module does when a process drives its own channels, one fact per mode:
- *   channel_facts trace | costs N | calls | exits | kill | foreign | backlog | lock | handover
+ *   channel_facts calibrate                               prints ROUNDS, how many rounds of the loop take a microsecond
+ *   channel_facts trace|calls|exits|foreign|backlog|lock ROUNDS
+ *   channel_facts costs PROCESSES ROUNDS
  * Prints plain lines for docs/design/compute.md. Build: gcc -O2 -rdynamic channel_facts.c -lcuda -lpthread */
 #define _GNU_SOURCE
 #include <pthread.h>
