@@ -109,6 +109,8 @@ pub enum Trouble {
     Failed,
     /// It was done, and took too long.
     Slow,
+    /// Another container's are not: the two could not take leases from each other.
+    Neighbour,
 }
 
 /// A call that takes longer is a sign that others keep the module busy: its lock is one for all. A hundred times the usual.
@@ -144,6 +146,11 @@ pub fn set_slice(device: CUdevice, microseconds: u64) -> Result<(), Trouble> {
         }
         if slow { Err(Trouble::Slow) } else { Ok(()) }
     })
+}
+
+/// Whether the channels of a GPU can be driven, as far as is known without trying.
+pub fn is_drivable(device: CUdevice) -> Result<(), Trouble> {
+    REGISTRY.with(|registry| registry.is_drivable(device))
 }
 
 /// How often the channels of this process have changed: whoever put them off looks again when it has moved.

@@ -68,6 +68,8 @@ const FLIGHTS: [Option<Flight>; 4] = [None, Some(Flight::USUAL), Some(Flight::SH
 pub struct Pace {
     /// Where channels are driven, all of the rest is not used.
     steer: Option<Steer>,
+    /// Whether they are: not where that was not asked for, nor where it turned out that they cannot be.
+    is_steered: AtomicBool,
     /// Whether containers use this GPU by turns.
     takes_turns: bool,
     /// Whether launches have to ask.
@@ -85,8 +87,10 @@ impl Pace {
     /// Of a process that has launched nothing. The first launch is looked at in any case.
     pub fn new(takes_turns: bool) -> Pace {
         ANY_GATED.store(true, Ordering::Relaxed);
+        let steer = steer::is_wanted().then(Steer::new);
         Pace {
-            steer: steer::is_wanted().then(Steer::new),
+            is_steered: AtomicBool::new(steer.is_some()),
+            steer,
             takes_turns,
             gated: AtomicBool::new(true),
             touched: AtomicBool::new(false),
@@ -97,8 +101,17 @@ impl Pace {
     }
 
     /// The steering of channels, where that is in use.
+    #[inline]
     pub fn steer(&self) -> Option<&Steer> {
-        self.steer.as_ref()
+        self.steer.as_ref().filter(|_| self.is_steered.load(Ordering::Relaxed))
+    }
+
+    /// Channels cannot be driven: from now on launches are held in their calls.
+    pub fn falls_back(&self) {
+        if self.is_steered.swap(false, Ordering::Relaxed) {
+            steer::is_left();
+            self.gate();
+        }
     }
 
     /// Whether launches are counted from now on, for the steering of channels.
@@ -147,7 +160,7 @@ impl Pace {
         work: Work,
         driver: impl FnOnce() -> T,
     ) -> T {
-        if let Some(steer) = &self.steer {
+        if let Some(steer) = self.steer() {
             return steer.launch(slice, context, stream, work, driver);
         }
         if !stream.can_be_marked() {
@@ -201,7 +214,7 @@ impl Pace {
 
     /// The program is about to wait for the GPU: what it waits for is marked, so that it is known when it ended.
     pub fn before_wait(&self) {
-        if self.steer.is_some() {
+        if self.steer().is_some() {
             return;
         }
         self.state.with(|state| state.before_wait(sys::nanoseconds()));
@@ -209,7 +222,7 @@ impl Pace {
 
     /// The program has waited so long, and may have nothing more to do.
     pub fn after_wait(&self, slice: &Slice, length: u64, now: u64) {
-        if self.steer.is_some() {
+        if self.steer().is_some() {
             return;
         }
         let compute = slice.compute();
@@ -218,7 +231,7 @@ impl Pace {
 
     /// A stream is about to record a graph, or to go away.
     pub fn before_capture(&self, stream: Stream) {
-        if self.steer.is_some() {
+        if self.steer().is_some() {
             return steer::forget_stream(stream);
         }
         self.state.with(|state| state.close(stream, sys::nanoseconds()));
@@ -226,7 +239,7 @@ impl Pace {
 
     /// A context may be about to go, and our events with it; [`Pace::after_leaving`] follows.
     pub fn forget_context(&self, slice: &Slice, context: CUcontext) {
-        if let Some(steer) = &self.steer {
+        if let Some(steer) = self.steer() {
             return steer.before_leaving(slice, context);
         }
         let compute = slice.compute();
@@ -235,7 +248,7 @@ impl Pace {
 
     /// The context that may have been about to go is gone, or stayed.
     pub fn after_leaving(&self) {
-        if let Some(steer) = &self.steer {
+        if let Some(steer) = self.steer() {
             steer.after_leaving();
         }
     }

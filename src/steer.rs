@@ -44,13 +44,18 @@ pub fn is_wanted() -> bool {
     }
 }
 
-/// Whether any GPU's channels are driven.
-static IN_USE: AtomicBool = AtomicBool::new(false);
+/// Of how many GPUs the channels are driven.
+static IN_USE: AtomicU32 = AtomicU32::new(0);
 
 /// Whether any GPU's channels are driven.
 #[inline]
 pub fn is_in_use() -> bool {
-    IN_USE.load(Ordering::Relaxed)
+    IN_USE.load(Ordering::Relaxed) > 0
+}
+
+/// One GPU's are not, any more.
+pub fn is_left() {
+    IN_USE.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A process's steering of its channels on one GPU.
@@ -69,7 +74,7 @@ pub struct Steer {
 impl Steer {
     /// Of a process that has launched nothing.
     pub fn new() -> Steer {
-        IN_USE.store(true, Ordering::Relaxed);
+        IN_USE.fetch_add(1, Ordering::Relaxed);
         Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
@@ -140,6 +145,7 @@ pub fn forget_stream(stream: Stream) {
 /// In a forked child: it has launched nothing, and no channels.
 pub fn forget_the_parent() {
     WAITING.store(0, Ordering::Relaxed);
+    IN_USE.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);
 }
@@ -155,5 +161,6 @@ fn why(trouble: channels::Trouble) -> &'static str {
         Trouble::Refused(_) => "the kernel module refuses",
         Trouble::Failed => "the system call fails",
         Trouble::Slow => "the kernel module answers too slowly",
+        Trouble::Neighbour => "those of another container are not",
     }
 }

@@ -107,6 +107,13 @@ pub struct Next {
     pub lease: Option<Lease>,
 }
 
+/// Whether channels can be driven: the process's own, and those of the others that are there. Who holds its launches in their
+/// calls says that it is there by other words.
+fn is_drivable(slice: &Slice, compute: &Compute<'_>, now: u64) -> Result<(), Trouble> {
+    channels::is_drivable(slice.device)?;
+    if compute.company(now).0 { Err(Trouble::Neighbour) } else { Ok(()) }
+}
+
 impl State {
     pub const fn new() -> State {
         State {
@@ -197,6 +204,10 @@ impl State {
         let counts = is_there && !(is_alone && limit.is_whole());
         steer.counts.store(counts, Ordering::Relaxed);
         slice.pace.is_counted(counts);
+        if is_there && let Err(trouble) = is_drivable(slice, &compute, now) {
+            self.stop(steer, slice, &compute, trouble);
+            return Next { at: now + CALM, lease: None };
+        }
         let by_limit = self.is_over(&compute, limit, now);
         let (has_lease, lease, lease_ends) = self.lease(&compute, &among, now);
         let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() || now < self.rests_until {
@@ -413,7 +424,6 @@ impl State {
         compute.switched(ended - began);
         match result {
             Ok(_) => compute.is_switched_by_channels(true),
-            Err(Trouble::Unseen) if off.is_some() => return,
             // Others make contexts, say, and hold the module's lock: it is done, and not again soon.
             Err(Trouble::Slow) => self.rests_until = ended + REST,
             Err(trouble) => return self.stop(steer, slice, compute, trouble),
@@ -433,20 +443,30 @@ impl State {
         }
         self.off = off;
         steer.is_off.store(off.is_some(), Ordering::Relaxed);
+        if self.trouble.is_some() {
+            return;
+        }
         let mut facts = Facts { usage: self.account.usage(), fills: self.fills, burst: self.burst, ..Facts::default() };
         (facts.wants, facts.is_on, facts.pending) = (off != Some(Off::Limit), off.is_none(), self.pending);
         compute.says(&facts, ended);
     }
 
-    /// No more switching: the kernel module does not do as expected. The program goes on, on the GPU, as it would without us.
+    /// No more switching: the kernel module does not do as expected. The program is on the GPU, and its launches are held in
+    /// their calls from now on.
     fn stop(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, trouble: Trouble) {
-        log::warn!("channels of GPU {} are not driven any more: {}", slice.device, super::why(trouble));
+        let why = super::why(trouble);
+        log::warn!(
+            "channels of GPU {} cannot be driven: {why}; launches are held in their calls instead",
+            slice.device
+        );
         self.trouble = Some(trouble);
         self.off = None;
         steer.is_off.store(false, Ordering::Relaxed);
         compute.is_switched_by_channels(false);
         let _ = channels::put(slice.device, true);
         let _ = channels::set_slice(slice.device, TUNING.default_slice / 1_000);
+        compute.says_nothing();
+        slice.pace.falls_back();
     }
 
     /// Whatever was decided, on: the program needs the GPU to end something.
