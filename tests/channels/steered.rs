@@ -35,7 +35,11 @@ pub struct Moment {
 
 impl Steered {
     pub fn new(program: PathBuf) -> Steered {
-        let (machine, regions) = (Machine::new(), Regions::new());
+        Steered::on(Machine::new(), program)
+    }
+
+    pub fn on(machine: Machine, program: PathBuf) -> Steered {
+        let regions = Regions::new();
         let world = machine.world();
         Steered { machine, regions, world, program }
     }
