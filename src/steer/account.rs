@@ -58,7 +58,8 @@ impl Account {
             self.slack = 0;
             by_time
         } else {
-            self.ahead = 0;
+            // What is under way was paid for in part, also while it is off.
+            self.ahead = if look.pending { self.ahead.saturating_sub(look.done) } else { 0 };
             // Of what is dense, some may have been worked on before: it is told of when it ends.
             let used = if is_dense { by_time.max(by_cost) } else { by_cost };
             self.slack = (look.time + self.slack - used).min(LONGEST);
@@ -144,6 +145,20 @@ mod tests {
             account.look(&look, 60 * MS)
         };
         assert_eq!((charge(250), charge(30)), (MS, 30_000));
+    }
+
+    #[test]
+    fn kernel_that_is_interrupted_is_charged_once() {
+        let mut account = Account::new();
+        let mut charged = 0;
+        for _ in 0..20 {
+            // 5 ms of work, which is taken off the GPU for a while after 2 of them.
+            charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
+            charged += account.look(&Look { pending: true, time: 10 * MS, ..look(0, false, 0) }, 60 * MS);
+            charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
+            charged += account.look(&look(5 * MS, false, ALL), 60 * MS);
+        }
+        assert_eq!(charged, 100 * MS);
     }
 
     #[test]
