@@ -50,15 +50,21 @@ impl Account {
     /// How much is to be charged.
     pub fn look(&mut self, look: &Look, window: u64) -> u64 {
         let is_dense = look.done + PAUSE * u64::from(look.launches) >= look.time && look.launches > 1;
-        let used = if (look.continuous || is_dense) && look.exclusive > 0 {
-            let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
-            self.ahead = if look.continuous { (self.ahead + by_time).saturating_sub(look.done) } else { 0 };
+        // No more than there was time for: where it says so, costs are too high.
+        let by_cost = (look.done - look.done.min(self.ahead)).min(look.time + self.slack);
+        let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
+        let used = if look.continuous && look.exclusive > 0 {
+            self.ahead = (self.ahead + by_time).saturating_sub(look.done);
+            self.slack = 0;
             by_time
         } else {
-            // No more than there was time for: where it says so, costs are too high.
-            (look.done - look.done.min(std::mem::take(&mut self.ahead))).min(look.time + self.slack)
+            // What is under way was paid for in part, also while it is off.
+            self.ahead = if look.pending { self.ahead.saturating_sub(look.done) } else { 0 };
+            // Of what is dense, some may have been worked on before: it is told of when it ends.
+            let used = if is_dense { by_time.max(by_cost) } else { by_cost };
+            self.slack = (look.time + self.slack - used).min(LONGEST);
+            used
         };
-        self.slack = if look.continuous || is_dense { 0 } else { (look.time + self.slack - used).min(LONGEST) };
         let part = (look.time as f64 / window as f64).min(1.0);
         self.usage += part * ((used as f64 / look.time.max(1) as f64 * 1e6).min(1e6) - self.usage);
         self.pending += part * (f64::from(u8::from(look.pending)) - self.pending);
@@ -139,6 +145,34 @@ mod tests {
             account.look(&look, 60 * MS)
         };
         assert_eq!((charge(250), charge(30)), (MS, 30_000));
+    }
+
+    #[test]
+    fn kernel_that_is_interrupted_is_charged_once() {
+        let mut account = Account::new();
+        let mut charged = 0;
+        for _ in 0..20 {
+            // 5 ms of work, which is taken off the GPU for a while after 2 of them.
+            charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
+            charged += account.look(&Look { pending: true, time: 10 * MS, ..look(0, false, 0) }, 60 * MS);
+            charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
+            charged += account.look(&look(5 * MS, false, ALL), 60 * MS);
+        }
+        assert_eq!(charged, 100 * MS);
+    }
+
+    #[test]
+    fn sync_each_is_charged_for_all_that_it_did() {
+        let (mut account, mut charged, mut done) = (Account::new(), 0, 0);
+        // Kernels of 0.5 ms, 30 us apart, which end now before a look and now behind it.
+        for now in 1..=1000u64 {
+            let launches = now * 1_060_000 / 530_000 - (now - 1) * 1_060_000 / 530_000;
+            let launches = if now % 2 == 0 { launches + 1 } else { launches - 1 };
+            let look = Look { time: 1_060_000, launches: launches as u32, ..look(launches * 500_000, false, ALL) };
+            done += look.done;
+            charged += account.look(&look, 60 * MS);
+        }
+        assert_eq!(charged, done);
     }
 
     #[test]

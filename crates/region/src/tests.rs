@@ -3,6 +3,7 @@
 mod kills;
 mod laws;
 mod sharing;
+mod steering;
 mod turns;
 mod waits;
 
