@@ -72,6 +72,11 @@ impl Account {
         used
     }
 
+    /// So much more was charged by time, for what is under way.
+    pub fn is_charged(&mut self, time: u64) {
+        self.ahead += time;
+    }
+
     /// For which part of the time a thread of it was blocked, waiting for the GPU.
     pub fn blocked(&self) -> f64 {
         self.blocked

@@ -438,6 +438,7 @@ impl State {
             let rest = self.since.saturating_sub(self.looked) * u64::from(self.exclusive) / 1_000_000;
             if rest > 0 {
                 compute.charge(self.looked, self.since, rest);
+                self.account.is_charged(rest);
             }
             self.looked = self.since;
         }
