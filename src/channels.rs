@@ -70,16 +70,20 @@ unsafe fn pass(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_
 /// As of [`ioctl`], for a request that the driver makes.
 #[cold]
 unsafe fn drivers(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // What goes is forgotten before it is gone: nobody names it in between.
-    // SAFETY: the caller's word.
-    if let Some(Seen::Freed { client, object }) = unsafe { Seen::before(request, argument) } {
-        REGISTRY.with(|registry| registry.forget(client, object));
+    let taken = abi::as_taken(request);
+    // What goes is forgotten before it is gone: nobody names it in between. On a descriptor that is not the driver's, the same
+    // number may mean anything.
+    if taken == abi::FREE && REGISTRY.with(|registry| registry.is_clients(marks::identity(descriptor))) {
+        // SAFETY: a request to the kernel module, whose argument it reads as well.
+        if let Some(Seen::Freed { client, object }) = unsafe { Seen::before(taken, argument) } {
+            REGISTRY.with(|registry| registry.forget(client, object));
+        }
     }
     // SAFETY: the caller's own call.
     let result = unsafe { pass(descriptor, request, argument) };
     if result == 0 {
         // SAFETY: the caller's word, and the kernel has filled it in.
-        if let Some(seen) = unsafe { Seen::after(request, argument) } {
+        if let Some(seen) = unsafe { Seen::after(taken, argument) } {
             let file = marks::identity(descriptor);
             REGISTRY.with(|registry| registry.note(&seen, descriptor, file));
         }

@@ -18,10 +18,16 @@ pub const ALLOC_SHORT: c_ulong = request(32, 0x2b);
 pub const ALLOC_STATUS: usize = 40;
 pub const ALLOC_SHORT_STATUS: usize = 28;
 
+/// A request as the kernel takes it, which looks at 32 bits: a C program may have made it a negative number on its way.
+#[inline(always)]
+pub const fn as_taken(request: c_ulong) -> c_ulong {
+    request & 0xffff_ffff
+}
+
 /// Whether a request may be one of these.
 #[inline(always)]
 pub const fn is_drivers(request: c_ulong) -> bool {
-    matches!(request, FREE | CONTROL | ALLOC | ALLOC_SHORT)
+    matches!(as_taken(request), FREE | CONTROL | ALLOC | ALLOC_SHORT)
 }
 
 /// The root of a client's objects.

@@ -197,6 +197,11 @@ impl Registry {
         }
     }
 
+    /// Whether a file is one that clients were made on.
+    pub fn is_clients(&self, file: Option<FileId>) -> bool {
+        file.is_some() && self.clients.iter().any(|client| client.file == file)
+    }
+
     /// The descriptor on which a client answers, if it is still the one.
     pub fn descriptor_of(&self, client: u32) -> Option<c_int> {
         let client = self.clients.iter().find(|it| it.handle == client)?;

@@ -19,9 +19,6 @@ const WORK: u64 = 250_000;
 /// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
 const LAUNCHES: u32 = 64;
 
-/// So many marks are asked about one by one at a time, at most.
-const ASKED: u32 = 16;
-
 #[derive(Default)]
 struct Slot {
     event: AtomicUsize,
@@ -251,26 +248,37 @@ impl Lane {
         true
     }
 
+    /// Up to which mark all are done. Asking the driver takes a lock that launches take too, so it is asked by halves: marks of
+    /// one stream are done in order, and a thread that uses several at a time has them done in about that order.
+    fn done_until(&self, tail: u64, head: u64) -> u64 {
+        let is_done = |mark: u64| {
+            let event = self.slots[(mark % SIZE) as usize].event.load(Ordering::Relaxed);
+            event == 0 || has_passed(event)
+        };
+        if tail == head || is_done(head - 1) {
+            return head;
+        }
+        let (mut low, mut high) = (tail, head - 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_done(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
     /// By the controller: what the GPU has done since it last looked. `epoch` is 0 while the channels are off, and otherwise a
     /// number that is another whenever they were in between: what was done in two of them is measured by nobody.
     pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
-        // Asking the driver takes a lock that launches take too. Where the last mark is done, so are those before it, in its
-        // stream; and a thread that uses several at a time has them done in about that order.
-        let last = self.slots[(head.wrapping_sub(1) % SIZE) as usize].event.load(Ordering::Relaxed);
-        let all_done = tail < head && (last == 0 || has_passed(last));
-        let mut asked = 0;
-        while tail < head {
+        let done_until = self.done_until(tail, head);
+        while tail < done_until {
             let slot = &self.slots[(tail % SIZE) as usize];
             let event = slot.event.load(Ordering::Relaxed);
-            let is_last = tail + 1 == head;
-            if event != 0 && !(all_done && is_last) {
-                asked += u32::from(!all_done);
-                if !all_done && (asked > ASKED || is_last || !has_passed(event)) {
-                    break;
-                }
-            }
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
             let now = epoch(device);
             slot.epoch.store(now, Ordering::Relaxed);

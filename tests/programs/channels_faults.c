@@ -129,6 +129,8 @@ static void answers(const char *when) {
     answer(when, "allocate", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x2b, 48), words);
     answer(when, "free", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x29, 16), words);
     answer(when, "control", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x2a, 32), words);
+    answer(when, "free of nowhere", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x29, 16), (void *)8);
+    answer(when, "allocate nowhere", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x2b, 48), (void *)8);
     answer(when, "control without an argument", _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x2a, 32), NULL);
     errno = 77;
     int result = ioctl(-1, FIONREAD, &waiting);
