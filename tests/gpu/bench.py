@@ -32,6 +32,7 @@ class Case:
     name: str
     about: str
     run: Callable[[Bench], None]
+    is_measured: Callable[[], bool] = lambda: False  # it ran with another, and only has to be judged
 
 
 @dataclass(frozen=True)
