@@ -17,9 +17,9 @@ const MS: u64 = 1_000_000;
 const BUSY: u64 = MS;
 const CALM: u64 = 10 * MS;
 /// Who launched nothing for so long is not there for others; a `latency` container is, for longer: its next request is to be
-/// answered at once.
+/// answered at once. But short slices for its sake cost programs that share the GPU half of it.
 const GONE: u64 = 100 * MS;
-const GONE_LATENCY: u64 = 10_000 * MS;
+const GONE_LATENCY: u64 = 1_000 * MS;
 /// When a call that takes channels off has done so, after it began: of 0.48 ms. With it, a program that is on for a quarter of
 /// 20 ms has 24.7% of the time by its own count.
 const OFF_AFTER: u64 = 200_000;
@@ -492,9 +492,8 @@ impl State {
         let peers: Vec<Peer> = among.iter().map(|present| present.peer).collect();
         let own = among.iter().position(|present| present.index == among.own).unwrap_or(0);
         let length = if is_there { self.slice.next(own, &peers, now) } else { TUNING.default_slice };
-        // A change of less than a tenth is not worth the call; of one that goes by what it uses, of less than a quarter.
-        let little = if self.fills || !is_there { 10 } else { 4 };
-        if length.abs_diff(self.written) * little > self.written {
+        // A change of less than a tenth is not worth the call.
+        if length.abs_diff(self.written) * 10 > self.written {
             match channels::set_slice(slice.device, length / 1_000) {
                 Ok(()) => {
                     self.written = length;
