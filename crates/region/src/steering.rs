@@ -156,6 +156,11 @@ pub struct Lease {
     word: u64,
 }
 
+/// One of a process's words.
+fn said(process: &Process, which: usize) -> &AtomicU64 {
+    &process.compute[which]
+}
+
 impl Compute<'_> {
     fn own_process(&self) -> &Process {
         &self.table.processes[self.place.process]
@@ -171,30 +176,30 @@ impl Compute<'_> {
 
     /// This process says what is so now.
     pub fn says(&self, facts: &Facts, now: u64) {
-        let words = &self.own_process().compute;
+        let own = self.own_process();
         let flag = |is: bool, bit: u64| if is { bit } else { 0 };
         let flags = flag(facts.wants, WANTS)
             | flag(facts.fills, FILLS)
             | flag(facts.is_on, IS_ON)
             | flag(facts.pending, PENDING);
-        words[of_process::USAGE].store(facts.usage.into(), SeqCst);
-        words[of_process::BURST].store(facts.burst, SeqCst);
-        words[of_process::FLAGS].store(flags, SeqCst);
-        words[of_process::SAID].store(now, SeqCst);
+        said(own, of_process::USAGE).store(facts.usage.into(), SeqCst);
+        said(own, of_process::BURST).store(facts.burst, SeqCst);
+        said(own, of_process::FLAGS).store(flags, SeqCst);
+        said(own, of_process::SAID).store(now, SeqCst);
     }
 
     /// It is not there for others from now on.
     pub fn says_nothing(&self) {
-        let words = &self.own_process().compute;
-        words[of_process::FLAGS].store(0, SeqCst);
-        words[of_process::SAID].store(0, SeqCst);
+        let own = self.own_process();
+        said(own, of_process::FLAGS).store(0, SeqCst);
+        said(own, of_process::SAID).store(0, SeqCst);
     }
 
     /// The processes of a container that have said something of late.
     fn speaking(&self, container: usize, now: u64) -> impl Iterator<Item = (usize, &Process)> {
         self.table.members_of(container).filter(move |(_, process)| {
-            let said = process.compute[of_process::SAID].load(SeqCst);
-            said != 0 && now.saturating_sub(said) < FRESH && is_held(&process.life)
+            let at = said(process, of_process::SAID).load(SeqCst);
+            at != 0 && now.saturating_sub(at) < FRESH && is_held(&process.life)
         })
     }
 
@@ -217,7 +222,7 @@ impl Compute<'_> {
             };
             let mut present: Option<Present> = None;
             for (_, process) in self.speaking(container, now) {
-                let read_it = |which: usize| process.compute[which].load(SeqCst);
+                let read_it = |which: usize| said(process, which).load(SeqCst);
                 let it = present.get_or_insert(Present {
                     index: container,
                     peer: Peer {
@@ -244,7 +249,7 @@ impl Compute<'_> {
             present
         };
         let own = self.place.container;
-        let works = |process: &Process| process.compute[of_process::FLAGS].load(SeqCst) & PENDING != 0;
+        let works = |process: &Process| said(process, of_process::FLAGS).load(SeqCst) & PENDING != 0;
         let siblings = self.speaking(own, now).filter(|(_, process)| works(process)).count() as u32;
         Neighbourhood { all: std::array::from_fn(present), own, siblings }
     }
