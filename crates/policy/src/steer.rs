@@ -51,8 +51,8 @@ pub struct Tuning {
     pub least_lease: u64,
     /// The longest slice beside programs that do not fill the GPU: four times the driver's; a switch is 2.5% of it.
     pub longest_slice: u64,
-    /// The shortest slice: a switch is a fifth of it. With 0.26 ms, one that fills the GPU had 28% beside a program that decodes
-    /// token by token, and 67% with 2 ms.
+    /// The shortest slice: a switch is a fifth of it. Much shorter ones seem to have cost one that fills the GPU half of its speed
+    /// beside a program that decodes token by token.
     pub shortest_slice: u64,
     /// The shortest slice beside a `latency` container: 0.2 ms answers within 1.05 times the time alone, 2 ms within 1.35.
     pub shortest_for_latency: u64,
