@@ -253,3 +253,12 @@ impl Pace {
         }
     }
 }
+
+/// Of two threads that make a slice at once, one throws its own away.
+impl Drop for Pace {
+    fn drop(&mut self) {
+        if *self.is_steered.get_mut() {
+            steer::is_left();
+        }
+    }
+}

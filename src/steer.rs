@@ -117,7 +117,8 @@ impl Steer {
 
     /// It is gone, or stayed.
     pub fn after_leaving(&self) {
-        self.leaving.fetch_sub(1, Ordering::SeqCst);
+        // A slice that was made in between has not seen it begin.
+        let _ = self.leaving.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
     }
 }
 
