@@ -7,6 +7,7 @@
 //! - [`costs`]: what each kind of launch costs;
 //! - [`lane`]: what each thread has launched, and what of it is done;
 //! - `account`: what the container has used, from both;
+//! - `sounding`: when to go off only to learn costs;
 //! - `state`: what is to be done about it; pure, but for the switch and the region.
 
 mod account;
@@ -14,6 +15,7 @@ mod controller;
 mod costs;
 mod counts;
 mod lane;
+mod sounding;
 mod state;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -100,9 +102,12 @@ impl Steer {
         }
         let Some(lane) = Lane::of_this_thread() else { return driver() };
         let entry = costs::of(work);
-        let measured = entry.launched()
-            && (lane.is_behind() || self.is_off.load(Ordering::Relaxed) || entry.may_be_tried())
-            && lane.before_measured(stream, context, slice.device);
+        let sealed = lane.is_behind() || self.is_off.load(Ordering::Relaxed);
+        let measured =
+            entry.launched() && (sealed || entry.may_be_tried()) && lane.before_measured(stream, context, slice.device);
+        if measured {
+            entry.is_measured(sealed);
+        }
         let result = lane.calling(driver);
         lane.launched(entry, measured, stream, context, slice.device);
         result

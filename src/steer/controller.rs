@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::state::Seen;
 use super::{Counts, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
@@ -100,7 +101,9 @@ fn nap(until: u64, now: u64) {
 /// One look at everything. What to sleep on and until when.
 fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
     let steers = || ledger::all().filter_map(|slice| Some((slice, slice.pace.steer()?)));
+    let mut blocked = super::WAITING.load(Ordering::Relaxed) > 0;
     LOOKING.with(|()| {
+        let is_waiting = blocked;
         for lane in lane::all() {
             let of = |device| steers().find(|(slice, _)| slice.device == device);
             lane.look(
@@ -111,21 +114,25 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                     }
                 },
             );
-            let blocked = lane.is_stuck() || super::WAITING.load(Ordering::Relaxed) > 0;
+            let is_stuck = lane.is_stuck();
+            blocked |= is_stuck;
             if let Some((device, continuous)) = lane.pending_on()
                 && let Some((_, steer)) = of(device)
             {
-                steer.state.with(|state| state.is_pending(continuous, blocked));
+                steer.state.with(|state| state.is_pending(continuous, is_stuck || is_waiting));
             }
         }
     });
     ledger::quota::follow(sys::nanoseconds());
     // Who counts its launches knows of them.
     let launches = steers().any(|(_, steer)| !steer.counts.load(Ordering::Relaxed)) && counts.more() != [0; 3];
+    let lanes = lane::all().map(|lane| lane.launched_so_far());
+    let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
+    let seen = Seen { launches, launched, blocked };
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();
-        let next = steer.state.with(|state| state.look(steer, slice, launches, sys::nanoseconds()));
+        let next = steer.state.with(|state| state.look(steer, slice, &seen, sys::nanoseconds()));
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));
         }

@@ -54,6 +54,9 @@ pub struct Lane {
     /// Launches that were begun, times two; odd while one is in the driver. And what the controller last saw of it.
     calls: AtomicU64,
     calls_seen: AtomicU64,
+    /// What was launched in all, by cost; and what of it only by a bound of its cost.
+    total: AtomicU64,
+    unsure: AtomicU64,
     next: AtomicPtr<Lane>,
 }
 
@@ -119,6 +122,8 @@ impl Lane {
             behind: Cell::new(false),
             calls: AtomicU64::new(0),
             calls_seen: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            unsure: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
         }));
         thread.lane.store(lane, Ordering::Relaxed);
@@ -150,6 +155,11 @@ impl Lane {
         result
     }
 
+    /// What was launched in all, by cost, and what of it by a bound of its cost.
+    pub fn launched_so_far(&self) -> (u64, u64) {
+        (self.total.load(Ordering::Relaxed), self.unsure.load(Ordering::Relaxed))
+    }
+
     /// By the controller: whether a launch is in the driver that was there at the last look. It waits for room in the queue.
     pub fn is_stuck(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
@@ -175,7 +185,12 @@ impl Lane {
         context: CUcontext,
         device: CUdevice,
     ) {
-        self.work.set(self.work.get() + entry.cost());
+        let cost = entry.cost();
+        self.work.set(self.work.get() + cost);
+        self.total.store(self.total.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
+        if !entry.is_sure() {
+            self.unsure.store(self.unsure.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
+        }
         self.launches.set(self.launches.get() + 1);
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
             self.mark(stream, context, device, measured.then_some(entry));

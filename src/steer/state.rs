@@ -6,6 +6,7 @@ use ration_region::{Compute, Facts, Lease, Neighbourhood};
 
 use super::Steer;
 use super::account::{Account, Look};
+use super::sounding::Sounding;
 use crate::channels::{self, Trouble};
 use crate::ledger::Slice;
 use crate::{log, sys};
@@ -49,6 +50,8 @@ const REST: u64 = 500 * MS;
 enum Off {
     Limit,
     Others,
+    /// To learn what its launches cost.
+    Sounding,
 }
 
 /// What is remembered of one GPU. The controller's, but for [`State::put_on`].
@@ -90,6 +93,19 @@ pub struct State {
     rests_until: u64,
     /// It waited for too long, and is on until then, whatever others say.
     free_until: u64,
+    sounding: Sounding,
+    /// When it passed its last lease on: until it is off, it holds the GPU.
+    passed: u64,
+}
+
+/// What was seen of the process, on all GPUs.
+pub struct Seen {
+    /// It has launched something since the last look.
+    pub launches: bool,
+    /// What it has launched in all, by cost, and what of it by a bound of its cost.
+    pub launched: (u64, u64),
+    /// One of its threads waits for the GPU.
+    pub blocked: bool,
 }
 
 /// A lease that the container has.
@@ -144,6 +160,8 @@ impl State {
             trouble: None,
             rests_until: 0,
             free_until: 0,
+            sounding: Sounding::NEW,
+            passed: 0,
         }
     }
 
@@ -166,12 +184,11 @@ impl State {
         self.continuous |= continuous;
     }
 
-    /// Looks, does what is to be done, and says when to look again. `launches`: the process has launched something since the
-    /// last look, on this GPU or another.
-    pub fn look(&mut self, steer: &Steer, slice: &Slice, launches: bool, now: u64) -> Next {
+    /// Looks, does what is to be done, and says when to look again.
+    pub fn look(&mut self, steer: &Steer, slice: &Slice, seen: &Seen, now: u64) -> Next {
         let compute = slice.compute();
         let touched = steer.touched.swap(false, Ordering::Relaxed);
-        if touched || self.seen_pending || launches {
+        if touched || self.seen_pending || seen.launches {
             self.launched = now;
         }
         let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
@@ -210,20 +227,25 @@ impl State {
         }
         let by_limit = self.is_over(&compute, limit, now);
         let (has_lease, lease, lease_ends) = self.lease(&compute, &among, now);
+        let may_sound = counts && !priority_keeps && !self.fills && !by_limit && has_lease;
+        let sounds = self.sounding.is_on(may_sound, seen.launched, seen.blocked, now);
         let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() || now < self.rests_until {
             None
         } else if by_limit {
             Some(Off::Limit)
-        } else if has_lease {
-            None
-        } else {
+        } else if !has_lease {
             Some(Off::Others)
+        } else if sounds {
+            Some(Off::Sounding)
+        } else {
+            None
         };
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
         self.set_slice(steer, slice, &compute, &among, is_there, now);
         let at = match self.off {
             Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) => now + 5 * MS,
+            Some(Off::Sounding) => now + MS / 2,
             None if counts && now < self.launched + CALM => {
                 (now + self.look_after(&compute, limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
             }
@@ -371,6 +393,7 @@ impl State {
                 return (true, Some(lease), held.until);
             }
             self.held = None;
+            self.passed = now;
             self.pass(compute, among, now);
             return (false, Some(compute.lease(among, now)), u64::MAX);
         }
@@ -429,9 +452,18 @@ impl State {
             Err(trouble) => return self.stop(steer, slice, compute, trouble),
         }
         if let Some(was) = self.off.take() {
-            compute.was_off(ended.saturating_sub(self.since), was == Off::Limit);
+            match was {
+                Off::Limit => compute.was_off(ended.saturating_sub(self.since), true),
+                Off::Others => compute.was_off(ended.saturating_sub(self.since), false),
+                Off::Sounding => {}
+            }
             self.since = ended;
             self.epoch += 1;
+            if let Some(held) = &mut self.held {
+                // It is for the time on the GPU.
+                held.until += ended.saturating_sub(held.since);
+                held.since = ended;
+            }
         } else {
             self.since = began + OFF_AFTER;
             // What ran until then was not looked at yet.
@@ -441,7 +473,13 @@ impl State {
                 self.account.is_charged(rest);
             }
             self.looked = self.since;
+            if off == Some(Off::Others) && self.passed != 0 {
+                let own = compute.neighbourhood(ended);
+                let weight = own.get(own.own).map_or(Share::UNASKED, |it| it.peer.weight);
+                compute.held_longer(self.since.saturating_sub(self.passed), weight);
+            }
         }
+        self.passed = 0;
         self.off = off;
         steer.is_off.store(off.is_some(), Ordering::Relaxed);
         if self.trouble.is_some() {

@@ -287,8 +287,13 @@ impl Compute<'_> {
 
     /// The container has held the GPU so long.
     pub fn held_for(&self, time: u64, weight: Share) {
-        self.own(of_container::VIRTUAL).fetch_add(steer::virtual_time(time, weight), SeqCst);
+        self.held_longer(time, weight);
         self.own(of_container::LEASES).fetch_add(1, SeqCst);
+    }
+
+    /// And so much longer, until it was off.
+    pub fn held_longer(&self, time: u64, weight: Share) {
+        self.own(of_container::VIRTUAL).fetch_add(steer::virtual_time(time, weight), SeqCst);
     }
 
     /// Who comes anew has had no less than the least of those that are there: rest is not saved up.
