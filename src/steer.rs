@@ -6,6 +6,7 @@
 //!
 //! - [`costs`]: what each kind of launch costs;
 //! - [`lane`]: what each thread has launched, and what of it is done;
+//! - `scale`: by how much costs are wrong, by what whole backlogs take;
 //! - `account`: what the container has used, from both;
 //! - `sounding`: when to go off only to learn costs;
 //! - `state`: what is to be done about it; pure, but for the switch and the region.
@@ -15,6 +16,7 @@ mod controller;
 mod costs;
 mod counts;
 mod lane;
+mod scale;
 mod sounding;
 mod state;
 
@@ -68,6 +70,8 @@ pub struct Steer {
     touched: AtomicBool,
     /// Its channels are off.
     is_off: AtomicBool,
+    /// Others make room as soon as it launches something: it is a `latency` container.
+    is_awaited: AtomicBool,
     /// Contexts that are about to go: what waits for their work needs the GPU.
     leaving: AtomicU32,
     state: Guarded<State>,
@@ -81,6 +85,7 @@ impl Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
             is_off: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
             leaving: AtomicU32::new(0),
             state: Guarded::new(State::new()),
         }
@@ -109,7 +114,10 @@ impl Steer {
             entry.is_measured(sealed);
         }
         let result = lane.calling(driver);
-        lane.launched(entry, measured, stream, context, slice.device);
+        let first = lane.launched(entry, measured, stream, context, slice.device);
+        if let Some(now) = first.filter(|_| self.is_awaited.load(Ordering::Relaxed)) {
+            slice.compute().is_at_work(now);
+        }
         result
     }
 
@@ -133,6 +141,9 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The program has waited for the GPU.
 pub fn after_wait() {
     WAITING.fetch_sub(1, Ordering::Relaxed);
+    if let Some(lane) = Lane::of_this_thread() {
+        lane.after_wait();
+    }
 }
 
 /// The program is about to wait for the GPU; [`after_wait`] follows.

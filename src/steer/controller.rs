@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::state::Seen;
-use super::{Counts, lane};
+use super::{Counts, Lane, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
@@ -110,7 +110,7 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                 |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
-                        steer.state.with(|state| state.did(done.work, done.launches));
+                        steer.state.with(|state| state.did(&done));
                     }
                 },
             );
@@ -128,7 +128,8 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     let launches = steers().any(|(_, steer)| !steer.counts.load(Ordering::Relaxed)) && counts.more() != [0; 3];
     let lanes = lane::all().map(|lane| lane.launched_so_far());
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
-    let seen = Seen { launches, launched, blocked };
+    let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
+    let seen = Seen { launches, launched, blocked, answer };
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use super::costs::Entry;
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
 use crate::driver::{Stream, calls, current_context};
+use crate::sys;
 use crate::thread::Thread;
 
 /// Marks that may be under way.
@@ -18,6 +19,9 @@ const SIZE: u64 = 128;
 const WORK: u64 = 250_000;
 /// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
 const LAUNCHES: u32 = 64;
+
+/// So many launches between two marks are a backlog whose time tells more than its marks take.
+const BACKLOG: u32 = 8;
 
 #[derive(Default)]
 struct Slot {
@@ -57,6 +61,11 @@ pub struct Lane {
     /// What was launched in all, by cost; and what of it only by a bound of its cost.
     total: AtomicU64,
     unsure: AtomicU64,
+    /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
+    asked: Cell<u64>,
+    /// How long it usually takes from there to the end of the wait, and when it last did.
+    answer: AtomicU64,
+    answered: AtomicU64,
     next: AtomicPtr<Lane>,
 }
 
@@ -92,6 +101,8 @@ pub struct Done {
     pub device: CUdevice,
     pub work: u64,
     pub launches: u32,
+    /// How long the GPU took for it, if that was seen: the time between two marks of a backlog that ran whole.
+    pub took: Option<u64>,
 }
 
 impl Lane {
@@ -124,6 +135,9 @@ impl Lane {
             calls_seen: AtomicU64::new(0),
             total: AtomicU64::new(0),
             unsure: AtomicU64::new(0),
+            asked: Cell::new(0),
+            answer: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
         }));
         thread.lane.store(lane, Ordering::Relaxed);
@@ -176,6 +190,7 @@ impl Lane {
     }
 
     /// Something was launched that costs so much. `measured`: it is measured, and [`Lane::before_measured`] said that it can be.
+    /// If it is the first since the thread last waited, when that was.
     #[inline]
     pub fn launched(
         &self,
@@ -184,7 +199,7 @@ impl Lane {
         stream: Stream,
         context: CUcontext,
         device: CUdevice,
-    ) {
+    ) -> Option<u64> {
         let cost = entry.cost();
         self.work.set(self.work.get() + cost);
         self.total.store(self.total.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
@@ -192,11 +207,16 @@ impl Lane {
             self.unsure.store(self.unsure.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
         }
         self.launches.set(self.launches.get() + 1);
+        let first = (self.asked.get() == 0).then(sys::nanoseconds);
+        if let Some(now) = first {
+            self.asked.set(now);
+        }
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
             self.mark(stream, context, device, measured.then_some(entry));
         } else {
             self.is_at(stream, context, device);
         }
+        first
     }
 
     fn is_at(&self, stream: Stream, context: CUcontext, device: CUdevice) {
@@ -216,6 +236,24 @@ impl Lane {
         if current_context() == Some(context) && stream.can_be_marked() {
             self.mark(stream, context, self.device.get(), None);
         }
+    }
+
+    /// The thread has waited for the GPU.
+    pub fn after_wait(&self) {
+        let asked = self.asked.replace(0);
+        if asked == 0 {
+            return;
+        }
+        let now = sys::nanoseconds();
+        let (took, usual) = (now.saturating_sub(asked), self.answer.load(Ordering::Relaxed));
+        let answer = if usual == 0 { took } else { (7 * usual + took) / 8 };
+        self.answer.store(answer, Ordering::Relaxed);
+        self.answered.store(now, Ordering::Relaxed);
+    }
+
+    /// When it last waited for something, and how long that usually takes from its first launch on.
+    pub fn answer(&self) -> (u64, u64) {
+        (self.answered.load(Ordering::Relaxed), self.answer.load(Ordering::Relaxed))
     }
 
     /// Records a mark. False: there is no room, or the driver would not.
@@ -297,20 +335,19 @@ impl Lane {
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
             let now = epoch(device);
             slot.epoch.store(now, Ordering::Relaxed);
-            // SAFETY: null, or an entry of the table, which is static.
-            if let Some(entry) = unsafe { slot.measured.load(Ordering::Relaxed).as_ref() } {
-                let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
-                let is_whole = now != 0 && before.epoch.load(Ordering::Relaxed) == now;
-                let sealed = slot.sealed.load(Ordering::Relaxed);
-                if is_whole
-                    && event != 0
-                    && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
-                {
-                    entry.learn(took, sealed);
-                }
-            }
             let (work, launches) = (slot.work.load(Ordering::Relaxed), slot.launches.load(Ordering::Relaxed));
-            done(Done { device, work, launches });
+            // SAFETY: null, or an entry of the table, which is static.
+            let entry = unsafe { slot.measured.load(Ordering::Relaxed).as_ref() };
+            let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
+            let is_whole = now != 0 && event != 0 && before.epoch.load(Ordering::Relaxed) == now;
+            let sealed = slot.sealed.load(Ordering::Relaxed);
+            let took = (is_whole && (entry.is_some() || sealed && launches >= BACKLOG))
+                .then(|| elapsed(before.event.load(Ordering::Relaxed), event))
+                .flatten();
+            if let (Some(entry), Some(took)) = (entry, took) {
+                entry.learn(took, sealed);
+            }
+            done(Done { device, work, launches, took: took.filter(|_| entry.is_none()) });
             tail += 1;
             self.tail.store(tail, Ordering::Release);
         }

@@ -6,6 +6,8 @@ use ration_region::{Compute, Facts, Lease, Neighbourhood};
 
 use super::Steer;
 use super::account::{Account, Look};
+use super::lane::Done;
+use super::scale::Scale;
 use super::sounding::Sounding;
 use crate::channels::{self, Trouble};
 use crate::ledger::Slice;
@@ -57,6 +59,7 @@ enum Off {
 /// What is remembered of one GPU. The controller's, but for [`State::put_on`].
 pub struct State {
     account: Account,
+    scale: Scale,
     /// What was done since the last look.
     done: u64,
     launches: u32,
@@ -78,6 +81,8 @@ pub struct State {
     slice: steer::Slice,
     written: u64,
     fills: bool,
+    /// It has shown so, in a lease or alone: until then it does not go off for others' leases.
+    is_proven: bool,
     /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
     asked_again: u64,
     rest: u64,
@@ -106,6 +111,8 @@ pub struct Seen {
     pub launched: (u64, u64),
     /// One of its threads waits for the GPU.
     pub blocked: bool,
+    /// How long it usually takes from its first launch until it has waited for it; 0: it never waits.
+    pub answer: u64,
 }
 
 /// A lease that the container has.
@@ -134,6 +141,7 @@ impl State {
     pub const fn new() -> State {
         State {
             account: Account::new(),
+            scale: Scale::NEW,
             done: 0,
             launches: 0,
             seen_pending: false,
@@ -150,8 +158,9 @@ impl State {
             slice: steer::Slice::NEW,
             written: TUNING.default_slice,
             fills: false,
+            is_proven: false,
             asked_again: 0,
-            rest: ASKED_AGAIN,
+            rest: 0,
             is_in: false,
             held: None,
             idle_since: None,
@@ -170,10 +179,12 @@ impl State {
         if self.off.is_some() { 0 } else { self.epoch }
     }
 
-    /// So much was done, in so many launches.
-    pub fn did(&mut self, work: u64, launches: u32) {
+    /// So much was done.
+    pub fn did(&mut self, done: &Done) {
+        self.scale.learn(done);
+        let work = self.scale.of(done.work);
         self.done += work;
-        self.launches = self.launches.saturating_add(launches);
+        self.launches = self.launches.saturating_add(done.launches);
         self.burst_now += work;
     }
 
@@ -192,13 +203,14 @@ impl State {
             self.launched = now;
         }
         let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
+        steer.is_awaited.store(priority_keeps, Ordering::Relaxed);
         let gone = if priority_keeps { GONE_LATENCY } else { GONE };
         let is_there = self.launched != 0 && now < self.launched + gone;
         let among = compute.neighbourhood(now);
         let limit = compute.limit();
         let is_alone = among.others().next().is_none();
         self.account(&compute, &among, is_alone, now);
-        self.tell_burst();
+        self.tell_burst(seen.answer);
         self.fills_or_not(is_alone, now);
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
@@ -259,12 +271,14 @@ impl State {
         self.looked = now;
         // Beside light ones, a holder has what they leave; and a container's processes have it together.
         let lights: u32 = among.others().filter(|it| !it.peer.takes_leases()).map(|it| it.peer.usage).sum();
-        let exclusive = match (is_alone, &self.held, self.off) {
+        let left = match (is_alone, &self.held, self.off) {
             (_, _, Some(_)) => 0,
             (true, _, None) => 1_000_000,
             (false, Some(_), None) => 1_000_000u32.saturating_sub(lights),
             (false, None, None) => 0,
         } / among.siblings.max(1);
+        // Beside light ones, part of that goes into switching between them and the holder, and is nobody's.
+        let exclusive = if lights == 0 { left } else { 0 };
         let done = std::mem::take(&mut self.done);
         self.exclusive = if self.continuous { exclusive } else { 0 };
         let launches = std::mem::take(&mut self.launches);
@@ -284,14 +298,21 @@ impl State {
             compute.charge(now - time, now, used);
         }
         if let Some(held) = &mut self.held {
-            held.usable += on * u64::from(exclusive) / 1_000_000;
-            held.used += used;
+            // It fills the GPU if it keeps it busy, whatever others take of it in between.
+            let usable = on * u64::from(left) / 1_000_000;
+            held.usable += usable;
+            held.used += if continuous { usable } else { used };
         }
         self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
     }
 
-    /// How much work comes at a time: what is done between two pauses.
-    fn tell_burst(&mut self) {
+    /// How long its answers take, alone; or, where it does not wait for any, how much work comes at a time: what is done between
+    /// two pauses.
+    fn tell_burst(&mut self, answer: u64) {
+        if answer != 0 {
+            self.burst = answer;
+            return;
+        }
         if !self.pending && self.burst_now > 0 {
             let burst = std::mem::take(&mut self.burst_now);
             self.burst = if self.burst == 0 { burst } else { (7 * self.burst + burst) / 8 };
@@ -302,21 +323,22 @@ impl State {
     fn fills_or_not(&mut self, is_alone: bool, now: u64) {
         if self.account.pending() < WAITING {
             // It rests, and may be another when it is back.
-            (self.fills, self.asked_again, self.rest) = (false, 0, ASKED_AGAIN);
+            (self.fills, self.is_proven, self.asked_again, self.rest) = (false, false, 0, 0);
         } else if is_alone && self.off.is_none() {
             self.fills = self.account.usage() > 800_000;
+            self.is_proven = self.fills;
         } else if self.fills {
-            let has_failed = self.held.as_ref().is_some_and(|held| {
-                held.usable >= TUNING.least_lease * 2 && held.used * 100 < held.usable * NOT_FILLING
-            });
-            if has_failed {
-                self.fills = false;
-                self.asked_again = now + self.rest;
-                self.rest = (2 * self.rest).min(LONGEST_REST);
+            let Some(held) = self.held.as_ref().filter(|held| held.usable >= TUNING.least_lease * 2) else { return };
+            if held.used * 100 >= held.usable * NOT_FILLING {
+                (self.is_proven, self.rest) = (true, 0);
+                return;
             }
+            // The first time it is asked again at once: it may have been a bad moment.
+            (self.fills, self.is_proven) = (false, false);
+            self.asked_again = now + self.rest;
+            self.rest = (2 * self.rest).clamp(ASKED_AGAIN, LONGEST_REST);
         } else if self.account.pending() > FILLING && self.off.is_none() {
-            // Who does nothing but wait is asked at once: it may have been a bad moment.
-            self.fills = now >= self.asked_again || self.account.blocked() > FILLING;
+            self.fills = now >= self.asked_again;
         }
     }
 
@@ -380,7 +402,8 @@ impl State {
                 self.free_until = now + TUNING.lease;
             }
             // Where nobody holds the GPU, nobody makes way.
-            return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);
+            let stays = !self.is_proven || now < self.free_until || lease.holder.is_none();
+            return (stays, Some(lease), u64::MAX);
         }
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);

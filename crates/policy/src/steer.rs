@@ -22,8 +22,10 @@ pub struct Peer {
     pub wants: bool,
     /// It uses all of the GPU when it has it.
     pub fills: bool,
-    /// How much work it sends at a time, in nanoseconds of GPU time; 0: not known.
+    /// How long its answers take, in nanoseconds; 0: not known.
     pub burst: u64,
+    /// It is at work, or was a moment ago.
+    pub is_busy: bool,
 }
 
 impl Peer {
@@ -146,9 +148,16 @@ impl Slice {
             // It leaves the GPU by itself when it is done.
             return 1_000 * MS;
         }
-        let others = peers.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, it)| it);
-        let burst = others.filter(|it| it.is_latency()).map(|it| it.burst.max(MS)).min();
-        let longest = burst.map_or(TUNING.longest_slice, |burst| {
+        let others = || peers.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, it)| it);
+        // Where light ones interrupt it, too, short slices cost who fills the GPU half of it: then only while they are needed.
+        let has_lights = others().any(|it| !it.is_latency() && !it.fills);
+        let hurries = others().filter(|it| it.is_latency() && (it.is_busy || !has_lights));
+        let burst = hurries.map(|it| it.burst.max(MS)).min();
+        // Of those that take leases one is on at a time, and stands for all of them: the light ones are served as often as if
+        // each had its own slice, and no more time goes into switching.
+        let takers = peers.iter().filter(|it| it.takes_leases() && it.wants).count().clamp(1, 8) as u64;
+        let usual = if me.takes_leases() { TUNING.default_slice * takers } else { TUNING.default_slice };
+        let longest = burst.map_or(TUNING.longest_slice.max(usual), |burst| {
             (burst / TUNING.burst_part).clamp(TUNING.shortest_for_latency, TUNING.default_slice)
         });
         let shortest = if burst.is_some() { TUNING.shortest_for_latency } else { TUNING.shortest_slice };
@@ -160,14 +169,15 @@ impl Slice {
             self.looked = now;
             self.length *= match Shares::of(me, peers).factor() {
                 Some(factor) => factor,
-                None if self.length > TUNING.default_slice as f64 => 0.98,
-                None => 1.02,
+                // Towards the usual, in ten steps or at once where it is near.
+                None => (usual as f64 / self.length).clamp(0.9, 1.1),
             };
         }
         // One that does not fill the GPU leaves it by itself, and does not keep a `latency` container waiting for long.
         let longest = if me.takes_leases() { longest } else { TUNING.longest_slice };
-        self.length = self.length.clamp(shortest as f64, longest.max(shortest) as f64);
-        self.length as u64
+        self.length = self.length.clamp(TUNING.shortest_slice as f64, TUNING.longest_slice.max(usual) as f64);
+        // What is short for the sake of a `latency` container is as before when that is idle.
+        (self.length as u64).clamp(shortest, longest.max(shortest))
     }
 }
 
@@ -247,7 +257,7 @@ mod tests {
 
     fn peer(percent: u32, usage: u32, wants: bool, fills: bool) -> Peer {
         let weight = Share::from_ppm(10_000 * percent);
-        Peer { weight, priority: Priority::Normal, usage: 10_000 * usage, wants, fills, burst: 0 }
+        Peer { weight, priority: Priority::Normal, usage: 10_000 * usage, wants, fills, burst: 0, is_busy: true }
     }
 
     fn shares(groups: &[(f64, f64, bool)], capacity: f64) -> Vec<f64> {

@@ -93,6 +93,7 @@ impl Controller {
             usage: ((last - first) as f64 / TUNING.window as f64 * 1e6) as u32,
             wants: waits > 0.3,
             fills: self.fills,
+            is_busy: true,
             burst: if self.priority == Priority::Latency { 2_630 * US } else { 0 },
         }
     }

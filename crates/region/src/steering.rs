@@ -28,8 +28,10 @@ mod of_process {
     pub const USAGE: usize = 2;
     /// When it last said so.
     pub const SAID: usize = 3;
-    /// How much work it sends at a time, in nanoseconds.
+    /// How long its answers take, in nanoseconds.
     pub const BURST: usize = 4;
+    /// When it last had something under way.
+    pub const WORKED: usize = 5;
 }
 
 const WANTS: u64 = 1;
@@ -61,6 +63,9 @@ const FRESH: u64 = 150_000_000;
 /// late. One that is off was named and comes on, or is not there after a while.
 const SILENT: u64 = 12_000_000;
 
+/// Who had something under way so recently is busy: requests that come every 20 ms keep a service so.
+const BUSY: u64 = 30_000_000;
+
 /// What a process says of itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -70,7 +75,7 @@ pub struct Facts {
     pub wants: bool,
     /// It uses all of the GPU when it has it.
     pub fills: bool,
-    /// How much work it sends at a time, in nanoseconds of GPU time; 0: not known.
+    /// How long its answers take, in nanoseconds; 0: not known.
     pub burst: u64,
     /// Its channels are on.
     pub is_on: bool,
@@ -184,8 +189,16 @@ impl Compute<'_> {
             | flag(facts.pending, PENDING);
         said(own, of_process::USAGE).store(facts.usage.into(), SeqCst);
         said(own, of_process::BURST).store(facts.burst, SeqCst);
+        if facts.pending {
+            self.is_at_work(now);
+        }
         said(own, of_process::FLAGS).store(flags, SeqCst);
         said(own, of_process::SAID).store(now, SeqCst);
+    }
+
+    /// This process has something under way now.
+    pub fn is_at_work(&self, now: u64) {
+        said(self.own_process(), of_process::WORKED).store(now, SeqCst);
     }
 
     /// It is not there for others from now on.
@@ -232,6 +245,7 @@ impl Compute<'_> {
                         wants: false,
                         fills: false,
                         burst: 0,
+                        is_busy: false,
                     },
                     virtual_time: read(of_container::VIRTUAL),
                     is_on: false,
@@ -243,6 +257,7 @@ impl Compute<'_> {
                 it.peer.wants |= flags & WANTS != 0;
                 it.peer.fills |= flags & FILLS != 0;
                 it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
+                it.peer.is_busy |= now.saturating_sub(read_it(of_process::WORKED)) < BUSY;
                 it.is_on |= flags & IS_ON != 0;
                 it.said = it.said.max(read_it(of_process::SAID));
             }
