@@ -60,9 +60,7 @@ extern "C" fn at_exit() {
     }
     if STARTED.load(Ordering::SeqCst) {
         for slice in ledger::all() {
-            if let Some(steer) = slice.pace.steer() {
-                steer.state.with(|state| state.put_on(steer, slice, now));
-            }
+            slice.steer.state.with(|state| state.put_on(&slice.steer, slice, now));
         }
     }
 }
@@ -99,7 +97,7 @@ fn nap(until: u64, now: u64) {
 
 /// One look at everything. What to sleep on and until when.
 fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
-    let steers = || ledger::all().filter_map(|slice| Some((slice, slice.pace.steer()?)));
+    let steers = || ledger::all().map(|slice| (slice, &slice.steer));
     LOOKING.with(|()| {
         for lane in lane::all() {
             let of = |device| steers().find(|(slice, _)| slice.device == device);
@@ -118,10 +116,13 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                 steer.state.with(|state| state.is_pending(continuous, blocked));
             }
         }
+        for (_, steer) in steers().filter(|(_, steer)| steer.gate.is_waited_at()) {
+            steer.state.with(|state| state.is_waited_for());
+        }
     });
     ledger::quota::follow(sys::nanoseconds());
     // Who counts its launches knows of them.
-    let launches = steers().any(|(_, steer)| !steer.counts.load(Ordering::Relaxed)) && counts.more() != [0; 3];
+    let launches = steers().any(|(_, steer)| !steer.is_counted()) && counts.more() != [0; 3];
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::ahead::Ahead;
 use super::costs::Entry;
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
 use crate::driver::{Stream, calls, current_context};
@@ -28,6 +29,8 @@ struct Slot {
     /// What was launched since the mark before, in nanoseconds.
     work: AtomicU64,
     launches: AtomicU32,
+    /// The same, as it counts for what may be under way.
+    weight: AtomicU64,
     /// What was launched between the mark before and this one, if it is one launch that is measured.
     measured: AtomicPtr<Entry>,
     /// The GPU had not come to the mark before when this one was recorded.
@@ -51,6 +54,9 @@ pub struct Lane {
     context: AtomicUsize,
     device: Cell<CUdevice>,
     behind: Cell<bool>,
+    /// What it launched since its last mark, as it counts for what may be under way.
+    pub(super) weight: Cell<u64>,
+    pub(super) ahead: Ahead,
     /// Launches that were begun, times two; odd while one is in the driver. And what the controller last saw of it.
     calls: AtomicU64,
     calls_seen: AtomicU64,
@@ -117,6 +123,8 @@ impl Lane {
             context: AtomicUsize::new(0),
             device: Cell::new(0),
             behind: Cell::new(false),
+            weight: Cell::new(0),
+            ahead: Ahead::default(),
             calls: AtomicU64::new(0),
             calls_seen: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
@@ -177,6 +185,7 @@ impl Lane {
     ) {
         self.work.set(self.work.get() + entry.cost());
         self.launches.set(self.launches.get() + 1);
+        self.weight.set(self.weight.get() + entry.ahead());
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
             self.mark(stream, context, device, measured.then_some(entry));
         } else {
@@ -236,6 +245,7 @@ impl Lane {
         slot.device.store(device as u32, Ordering::Relaxed);
         slot.work.store(self.work.get(), Ordering::Relaxed);
         slot.launches.store(self.launches.get(), Ordering::Relaxed);
+        slot.weight.store(self.weight.take(), Ordering::Relaxed);
         slot.sealed.store(sealed, Ordering::Relaxed);
         let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
         slot.measured.store(measured, Ordering::Relaxed);
@@ -268,6 +278,16 @@ impl Lane {
             }
         }
         low
+    }
+
+    /// By its thread: up to which mark all are done that are in a context; and what the marks from there on count for, in order.
+    pub(super) fn under_way(&self, context: CUcontext) -> (u64, impl Iterator<Item = u64>) {
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
+        let is_here = |slot: &Slot| slot.context.load(Ordering::Relaxed) == context as usize;
+        // Others may be letting another context go, and our events with it.
+        let here = (tail..head).rev().take_while(|mark| is_here(&self.slots[(mark % SIZE) as usize])).count();
+        let done = self.done_until(head - here as u64, head);
+        (done, (done..head).map(|mark| self.slots[(mark % SIZE) as usize].weight.load(Ordering::Relaxed)))
     }
 
     /// By the controller: what the GPU has done since it last looked. `epoch` is 0 while the channels are off, and otherwise a
@@ -334,5 +354,7 @@ impl Lane {
         self.stream.store(0, Ordering::Relaxed);
         self.work.set(0);
         self.launches.set(0);
+        self.weight.set(0);
+        self.ahead.forget();
     }
 }

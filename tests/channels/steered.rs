@@ -54,11 +54,16 @@ impl Steered {
         command
     }
 
+    /// The same with launches as what is switched.
+    pub fn by_launches(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Session {
+        ready(self.command(name, settings, args).env("RATION_SWITCH", "launches"))
+    }
+
     /// The same where there is no such module.
     pub fn without_module(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let mut command = inside(&self.machine, &self.regions, name, &settings, &self.program);
-        command.env("RATION_SWITCH", "channels").args(args);
+        command.args(args);
         command
     }
 
