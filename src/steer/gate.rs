@@ -33,8 +33,8 @@ const AWAKE: u64 = 120_000;
 /// A launch does not wait for longer than this for anything to be done, nor for a controller that does not look: twice the longest
 /// round of leases. What is under way may wait for what is to be launched.
 const LONGEST: u64 = 400_000_000;
-/// Where it has waited for so long, the next ones wait for this, or for what they cost: so the queue does not grow, and what is
-/// waited for comes.
+/// Where it has waited for so long, the next ones wait for this, or for twice what they cost: so the queue gets shorter, and what
+/// is waited for comes.
 const PATIENCE: u64 = 1_000_000;
 /// What is under way for longer than this after off counts as off: it may be for ever.
 const DRAINED: u64 = 2_000_000_000;
@@ -115,7 +115,7 @@ impl Gate {
             if word & STATE == OPEN {
                 let room = self.room.load(Ordering::Relaxed);
                 let Some(left) = lane.too_far(context, cost, room, AWAKE, now) else { break };
-                let longest = if lane.has_given_up() { PATIENCE.max(cost) } else { LONGEST };
+                let longest = if lane.has_given_up() { PATIENCE.max(2 * cost) } else { LONGEST };
                 if now > began + longest {
                     lane.gives_up();
                     break;

@@ -90,6 +90,10 @@ pub struct State {
     draining: Option<Off>,
     /// Threads that have something under way.
     lanes: u32,
+    /// The switch was tried.
+    is_tried: bool,
+    /// It is by launches since now, and what was queued before is not done: that counts for nothing.
+    drains_queue: bool,
     /// It came on, and launches were waiting for that.
     resumed: bool,
     /// No switching before: the kernel module is slow.
@@ -143,6 +147,8 @@ impl State {
             burst_now: 0,
             draining: None,
             lanes: 0,
+            is_tried: false,
+            drains_queue: false,
             resumed: false,
             rests_until: 0,
             free_until: 0,
@@ -212,11 +218,12 @@ impl State {
         // By launches, who comes would wait for all that is queued.
         let counts = is_there && (!(is_alone && limit.is_whole()) || steer.by_launches.load(Ordering::Relaxed));
         steer.counts(counts);
-        if is_there && let Err(trouble) = steer.with_switch(slice.device, |it| it.is_usable()) {
+        if is_there && let Err(trouble) = self.try_switch(steer, slice) {
             self.goes_over(steer, slice, &compute, trouble);
         }
         let lanes = std::mem::take(&mut self.lanes);
         self.under_way = lanes > 0;
+        self.drains_queue &= self.under_way && now < self.since + LONGEST_OFF;
         let ends = self.held.as_ref().map_or(u64::MAX, |held| held.until);
         steer.gate.is_looked_at(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
         let by_limit = self.is_over(&compute, limit, now);
@@ -225,7 +232,7 @@ impl State {
             None
         } else if by_limit {
             Some(Off::Limit)
-        } else if has_lease {
+        } else if has_lease && !self.drains_queue {
             None
         } else {
             Some(Off::Others)
@@ -257,7 +264,10 @@ impl State {
             (false, Some(_), None) => 1_000_000u32.saturating_sub(lights),
             (false, None, None) => 0,
         } / among.siblings.max(1);
-        let done = std::mem::take(&mut self.done);
+        let mut done = std::mem::take(&mut self.done);
+        if self.drains_queue {
+            (done, self.continuous) = (0, false);
+        }
         self.exclusive = if self.continuous { exclusive } else { 0 };
         let launches = std::mem::take(&mut self.launches);
         let blocked = std::mem::take(&mut self.seen_blocked);
@@ -476,6 +486,19 @@ impl State {
         compute.says(&facts, ended);
     }
 
+    /// Whether the switch works; once by trying. Before much is queued, because that could not be held back any more.
+    fn try_switch(&mut self, steer: &Steer, slice: &Slice) -> Result<(), Trouble> {
+        steer.with_switch(slice.device, |it| {
+            it.is_usable()?;
+            if self.off.is_none() && !std::mem::replace(&mut self.is_tried, true) {
+                it.put(true, false)
+                    .map(|_| ())
+                    .or_else(|trouble| if trouble == Trouble::Slow { Ok(()) } else { Err(trouble) })?;
+            }
+            Ok(())
+        })
+    }
+
     /// Channels cannot be driven: launches are what is switched from now on. Its channels are on, and the next look decides.
     fn goes_over(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, trouble: Trouble) {
         let why = super::why(trouble);
@@ -493,7 +516,7 @@ impl State {
             compute.was_off(now.saturating_sub(self.since), was == Off::Limit);
             self.epoch += 1;
         }
-        (self.since, self.written) = (now, TUNING.default_slice);
+        (self.since, self.written, self.drains_queue) = (now, TUNING.default_slice, true);
     }
 
     /// Whatever was decided, on: the program needs the GPU to end something.
