@@ -40,7 +40,8 @@ enum Then {
 
 const FAULTS: &[Fault] = &[
     Fault { told: "kill", others: 85.0, then: Then::Another },
-    Fault { told: "stop", others: 85.0, then: Then::Continue },
+    // What it has queued, half a second of it, stays on the GPU: the others have every other time slice.
+    Fault { told: "stop", others: 45.0, then: Then::Continue },
     // The hardware gives the kernel every other time slice, and the others, of whom little is in flight, less than a whole one.
     Fault { told: "hang 1000", others: 23.0, then: Then::Wait(1500) },
     Fault { told: "fork", others: 50.0, then: Then::Nothing },

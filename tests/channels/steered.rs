@@ -2,7 +2,6 @@
 
 #![allow(dead_code)] // each test uses its part
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use std::time::Duration;
 use sim_world::World;
 use sim_world::record::Use;
 
-use crate::container::{Regions, Session, inside};
-use crate::support::{Machine, preload, sim_dir};
+use crate::container::{Regions, Session, inside, with_module};
+use crate::support::{Machine, sim_dir};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,12 +45,7 @@ impl Steered {
 
     /// A command in a container, with the module behind the library.
     pub fn command(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
-        let mut command = self.without_module(name, settings, args);
-        let mut preload = OsString::from(preload::shim());
-        preload.push(" ");
-        preload.push(sim_dir().join("libsim-kernel.so"));
-        command.env("LD_PRELOAD", preload);
-        command
+        with_module(self.without_module(name, settings, args))
     }
 
     /// The same with launches as what is switched.
