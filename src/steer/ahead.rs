@@ -60,7 +60,7 @@ impl Lane {
 
     /// Whether it has waited for too long for what is first now.
     pub fn has_given_up(&self) -> bool {
-        self.ahead.given_up.get() == self.ahead.front.get().wrapping_add(1)
+        self.ahead.given_up.get() != 0 && self.ahead.given_up.get() == self.ahead.front.get().wrapping_add(1)
     }
 
     /// What is under way does not get done.

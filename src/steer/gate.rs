@@ -7,7 +7,7 @@
 //! A launch that goes through loads three words. One that waits always ends: by the thread's own clock, where the GPU or the
 //! controller does not do what it waits for. Nothing that records a graph, waits or ends comes by here.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::WAITING;
 use super::lane::Lane;
@@ -36,6 +36,8 @@ const LONGEST: u64 = 400_000_000;
 /// Where it has waited for so long, the next ones wait for this, or for twice what they cost: so the queue gets shorter, and what
 /// is waited for comes.
 const PATIENCE: u64 = 1_000_000;
+/// So often a launch that waits while off looks around, if nobody wakes it.
+const LOOK: u64 = 50_000_000;
 /// What is under way for longer than this after off counts as off: it may be for ever.
 const DRAINED: u64 = 2_000_000_000;
 
@@ -59,6 +61,8 @@ pub struct Gate {
     /// When the controller last looked, and since when it drains.
     looked: AtomicU64,
     since: AtomicU64,
+    /// A launch has waited for too long since then.
+    given_up: AtomicBool,
 }
 
 impl Gate {
@@ -71,6 +75,7 @@ impl Gate {
             length: AtomicU64::new(MOST),
             looked: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
         }
     }
 
@@ -112,24 +117,28 @@ impl Gate {
         WAITING.fetch_add(1, Ordering::Relaxed);
         loop {
             let word = self.word.load(Ordering::Acquire);
-            if word & STATE == OPEN {
-                let room = self.room.load(Ordering::Relaxed);
-                let Some(left) = lane.too_far(context, cost, room, AWAKE, now) else { break };
-                let longest = if lane.has_given_up() { PATIENCE.max(2 * cost) } else { LONGEST };
-                if now > began + longest {
-                    lane.gives_up();
-                    break;
-                }
-                sys::sleep_until(now + left.clamp(20_000, 1_000_000), now);
+            let (is_open, is_closed) = (word & STATE == OPEN, word & STATE == CLOSED);
+            let too_far = lane.too_far(context, cost, self.room.load(Ordering::Relaxed), AWAKE, now);
+            if is_open && too_far.is_none() {
+                break;
+            }
+            // What is under way may wait for what is to be launched. Once it has all been done, only the controller can be at fault.
+            let has_given_up = if is_open { lane.has_given_up() } else { self.given_up.load(Ordering::Relaxed) };
+            let longest = if has_given_up { PATIENCE.max(2 * cost) } else { LONGEST };
+            let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST;
+            if now > began + longest && !(is_closed && is_looked_at) {
+                lane.gives_up();
+                self.given_up.store(!is_open, Ordering::Relaxed);
+                break;
+            }
+            if is_open {
+                sys::sleep_until(now + too_far.unwrap_or(0).clamp(20_000, 1_000_000), now);
             } else {
-                let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST;
-                if now > began + LONGEST && !(word & STATE == CLOSED && is_looked_at) {
-                    break;
-                }
                 if !std::mem::replace(&mut is_counted, true) {
                     self.waiting.fetch_add(1, Ordering::SeqCst);
                 }
-                ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_millis(50)));
+                let length = longest.min(LOOK);
+                ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(length)));
             }
             now = sys::nanoseconds();
         }
@@ -143,6 +152,7 @@ impl Gate {
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != state {
             // Only the controller and who lets a context go change it, one at a time.
+            self.given_up.store(false, Ordering::Relaxed);
             self.word.store((word | STATE).wrapping_add(1) | state, Ordering::SeqCst);
             if state == OPEN && self.is_waited_at() {
                 ration_region::futex_wake(&self.word);
