@@ -93,10 +93,19 @@ impl Steered {
         self.over(sessions, window).shares
     }
 
+    /// The same while something goes on.
+    pub fn shares_while(&self, sessions: &[&Session], goes_on: impl FnOnce()) -> Vec<f64> {
+        self.did(sessions, goes_on).shares
+    }
+
     /// What each did over so many milliseconds.
     pub fn over(&self, sessions: &[&Session], window: u64) -> Did {
+        self.did(sessions, || milliseconds(window))
+    }
+
+    fn did(&self, sessions: &[&Session], goes_on: impl FnOnce()) -> Did {
         let before = self.moment(sessions);
-        milliseconds(window);
+        goes_on();
         let after = self.moment(sessions);
         let time = (after.clock - before.clock) as f64;
         let all = || after.uses.iter().zip(&before.uses);
