@@ -113,8 +113,6 @@ pub enum Trouble {
     Failed,
     /// It was done, and took too long.
     Slow,
-    /// Another container's are not: the two could not take leases from each other.
-    Neighbour,
 }
 
 /// A call that takes longer is a sign that others keep the module busy: its lock is one for all. A hundred times the usual.

@@ -27,7 +27,6 @@ mod image;
 mod ledger;
 mod log;
 mod ops;
-mod pace;
 mod process;
 mod resolve;
 mod steer;

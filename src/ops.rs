@@ -72,7 +72,7 @@ pub fn forget_the_parent() {
     memory::forget_contexts();
     graphs::forget_the_parent();
     pools::forget_the_parent();
-    crate::pace::forget_the_parent();
+    crate::steer::forget_the_parent();
 }
 
 /// How often the shim stood aside for a reason.

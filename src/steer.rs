@@ -12,57 +12,56 @@
 //! - `state`: what is to be done about it; pure, but for the switch and the region.
 
 mod account;
+mod ahead;
 mod controller;
 mod costs;
 mod counts;
+mod gate;
 mod lane;
 mod scale;
 mod sounding;
 mod state;
+mod switch;
+mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub use counts::Counts;
 pub use lane::Lane;
+pub use work::Work;
 
-use crate::abi::cuda::CUcontext;
+use crate::abi::cuda::{CUcontext, CUdevice};
 use crate::driver::Stream;
-use crate::ledger::Slice;
-use crate::pace::costs::Work;
+use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
 use crate::{channels, log, sys};
+use gate::Gate;
 use state::State;
+use switch::{ByChannels, Switch};
 
-/// Whether containers are steered by their channels: `RATION_SWITCH=channels`.
-pub fn is_wanted() -> bool {
+/// Whether channels are not to be driven: `RATION_SWITCH=launches`.
+fn is_by_launches() -> bool {
     match sys::setting(c"RATION_SWITCH").as_ref().map(|value| value.to_bytes()) {
-        Some(b"channels") => true,
-        None | Some(b"launches" | b"") => false,
+        Some(b"launches") => true,
+        None | Some(b"channels" | b"") => false,
         Some(other) => {
             let other = String::from_utf8_lossy(other);
-            log::warn!(
-                "RATION_SWITCH is '{other}', and should be 'channels' or 'launches': launches are held in their calls"
-            );
+            log::warn!("RATION_SWITCH is '{other}', and should be 'channels' or 'launches': channels are driven");
             false
         }
     }
 }
 
-/// Of how many GPUs the channels are driven.
-static IN_USE: AtomicU32 = AtomicU32::new(0);
+/// Whether launches are counted, on any GPU.
+static ANY_COUNTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether any GPU's channels are driven.
+/// Whether launches are counted, on any GPU.
 #[inline]
-pub fn is_in_use() -> bool {
-    IN_USE.load(Ordering::Relaxed) > 0
+pub fn is_any_counted() -> bool {
+    ANY_COUNTED.load(Ordering::Relaxed)
 }
 
-/// One GPU's are not, any more.
-pub fn is_left() {
-    IN_USE.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// A process's steering of its channels on one GPU.
+/// A process's steering on one GPU.
 pub struct Steer {
     /// Launches are counted: there is a limit, or there are neighbours.
     counts: AtomicBool,
@@ -74,21 +73,38 @@ pub struct Steer {
     is_awaited: AtomicBool,
     /// Contexts that are about to go: what waits for their work needs the GPU.
     leaving: AtomicU32,
+    /// Launches are what is switched, and not channels.
+    by_launches: AtomicBool,
+    gate: Gate,
     state: Guarded<State>,
 }
 
 impl Steer {
-    /// Of a process that has launched nothing.
+    /// Of a process that has launched nothing. The first launch is counted in any case.
     pub fn new() -> Steer {
-        IN_USE.fetch_add(1, Ordering::Relaxed);
+        ANY_COUNTED.store(true, Ordering::Relaxed);
         Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
             is_off: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             leaving: AtomicU32::new(0),
+            by_launches: AtomicBool::new(is_by_launches()),
+            gate: Gate::new(),
             state: Guarded::new(State::new()),
         }
+    }
+
+    /// Whether launches are counted.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        self.counts.load(Ordering::Relaxed)
+    }
+
+    /// Whether they are from now on.
+    fn counts(&self, is: bool) {
+        self.counts.store(is, Ordering::Relaxed);
+        ANY_COUNTED.store(is || ledger::all().any(|slice| slice.steer.is_counted()), Ordering::Relaxed);
     }
 
     /// A launch goes, and is counted.
@@ -107,6 +123,11 @@ impl Steer {
         }
         let Some(lane) = Lane::of_this_thread() else { return driver() };
         let entry = costs::of(work);
+        if self.by_launches.load(Ordering::Relaxed) {
+            self.gate.pass(lane, context, entry.ahead());
+        } else {
+            self.gate.pass_held(lane);
+        }
         let sealed = lane.is_behind() || self.is_off.load(Ordering::Relaxed);
         let measured =
             entry.launched() && (sealed || entry.may_be_tried()) && lane.before_measured(stream, context, slice.device);
@@ -119,6 +140,11 @@ impl Steer {
             slice.compute().is_at_work(now);
         }
         result
+    }
+
+    /// What takes the process off the GPU.
+    fn with_switch<T>(&self, device: CUdevice, work: impl FnOnce(&dyn Switch) -> T) -> T {
+        if self.by_launches.load(Ordering::Relaxed) { work(&self.gate) } else { work(&ByChannels(device)) }
     }
 
     /// A context may be about to go: the driver waits for its work, so it is on the GPU until [`Steer::after_leaving`].
@@ -162,7 +188,6 @@ pub fn forget_stream(stream: Stream) {
 /// In a forked child: it has launched nothing, and no channels.
 pub fn forget_the_parent() {
     WAITING.store(0, Ordering::Relaxed);
-    IN_USE.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);
 }
@@ -178,6 +203,5 @@ fn why(trouble: channels::Trouble) -> &'static str {
         Trouble::Refused(_) => "the kernel module refuses",
         Trouble::Failed => "the system call fails",
         Trouble::Slow => "the kernel module answers too slowly",
-        Trouble::Neighbour => "those of another container are not",
     }
 }

@@ -31,16 +31,18 @@ const LOADS: &[Load] = &[
     Load { name: "tests/rest", limit: "95%", shape: "queue", kernel_us: "500", processes: 1 },
 ];
 
-/// How far an account may be from what the GPU did after some seconds, in per cent. On a quiet machine it is about 0.1 or less;
-/// where threads are woken late, gaps between kernels count as work.
-const DRIFT: f64 = 0.5;
+/// How far an account may be from what the GPU did, in points of the GPU's time. Beside others, what a container is charged is the
+/// cost of what it did, as it was learned between their slices: within 5% of it, for those that have little.
+const NEAR: f64 = 1.0;
+/// The same where processes stand still. What such a one has queued goes on, and is told of when it is back.
+const NEAR_STOPPED: f64 = 2.5;
 
 #[test]
 fn accounts_of_mixed_load_are_what_the_gpu_did() {
-    let seconds = std::env::var("RATION_TEST_LOAD_SECONDS").unwrap_or_else(|_| "8".to_owned());
+    let seconds = std::env::var("RATION_TEST_LOAD_SECONDS").map_or(6, |text| text.parse().expect("seconds"));
     let program = compile("compute_work");
     let mut text = String::new();
-    expect(&mut text, || drifts(&program, &seconds, |_| ()));
+    expect(&mut text, || drifts(&program, NEAR, |_| milliseconds(1000 * seconds)));
     report("compute-accounts-mixed", &text);
 }
 
@@ -60,35 +62,39 @@ fn accounts_of_processes_that_stand_still_are_what_the_gpu_did() {
         }
     };
     let mut text = String::new();
-    expect(&mut text, || drifts(&program, "8", stops));
+    expect(&mut text, || drifts(&program, NEAR_STOPPED, stops));
     report("compute-accounts-stopped", &text);
 }
 
-/// How far the accounts are off after so many seconds of mixed load, in which something happens to the processes.
-fn drifts(program: &Path, seconds: &str, happens: impl Fn(&[Session])) -> (String, bool) {
+/// How far the accounts of mixed load are off after something has happened to the processes.
+fn drifts(program: &Path, near: f64, happens: impl Fn(&[Session])) -> (String, bool) {
     let scene = Scene::new(program);
     let start = |load: &Load| {
         let settings = [("RATION_COMPUTE_LIMIT", load.limit)];
-        let mut command = scene.command(load.name, &settings, &[load.shape, load.kernel_us, seconds]);
+        let mut command = scene.command(load.name, &settings, &[load.shape, load.kernel_us, "7200"]);
         Session::start(&mut command, Duration::from_secs(7200))
     };
     let each = LOADS.iter().flat_map(|load| std::iter::repeat_n(load, load.processes));
     let sessions: Vec<Session> = each.map(start).collect();
     milliseconds(1500);
     let began: Vec<Had> = LOADS.iter().map(|load| scene.between_turns(load.name)).collect();
+    let from = scene.moment().clock;
     happens(&sessions);
-    for session in sessions {
-        session.finish().expect("it ends well");
-    }
-    let end = scene.moment();
+    // What is queued when a program ends is done all at once, so it is looked at before.
+    let ended: Vec<Had> = LOADS.iter().map(|load| scene.between_turns(load.name)).collect();
+    let time = ms(scene.moment().clock - from);
+    drop(sessions);
     let (mut text, mut are_right) = (String::new(), true);
-    for (load, began) in LOADS.iter().zip(began) {
-        let had = end.had[load.name];
+    for ((load, began), had) in LOADS.iter().zip(began).zip(ended) {
         // Without the time at the start of a slice in which nothing gets done.
         let (record, account) = (ms(had.work - began.work), ms(had.account - began.account));
-        let drift = 100.0 * (account - record) / record;
-        let _ = writeln!(text, "{:<16} {record:>8.1} ms, accounted {account:>8.1} ms: {drift:+.3}%", load.name);
-        are_right &= drift.abs() <= DRIFT;
+        let [drift, points] = [record, time].map(|of| 100.0 * (account - record) / of);
+        let _ = writeln!(
+            text,
+            "{:<16} {record:>8.1} ms, accounted {account:>8.1} ms: {drift:+.2}%, {points:+.2} points",
+            load.name
+        );
+        are_right &= points.abs() <= near;
     }
     (text, are_right)
 }
@@ -97,68 +103,19 @@ fn ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e6
 }
 
-/// Loads that nobody holds up: how far the estimate of each may be off after two seconds, in per cent.
-const FREE: &[(&str, &str, f64)] = &[
-    ("queue", "2", 10.0),
-    ("queue", "500", 5.0),
-    ("sync", "20", 10.0),
-    ("sync", "500", 5.0),
-    ("graph", "100", 5.0),
-    ("threads", "500", 5.0),
-    ("request", "130", 10.0),
-];
-
-/// A machine on which a program launched for two seconds in a container that nobody holds up.
-fn after_two_seconds_of(program: &Path, shape: &str, kernel_us: &str) -> Scene {
-    let scene = Scene::new(program);
-    let mut command = scene.command("tests/free", &[("RATION_MEMORY", "8GiB")], &[shape, kernel_us, "2"]);
-    Session::start(&mut command, PATIENCE).finish().expect("it ends well");
-    scene
-}
-
+/// Alone and without a limit, nobody counts: what a program pays for is what it does, not that it is here.
 #[test]
-fn the_time_of_those_that_nobody_holds_up_is_known_too() {
+fn who_is_alone_and_has_no_limit_is_not_marked() {
     let program = compile("compute_work");
     let mut text = String::new();
-    for (shape, kernel_us, tolerance) in FREE {
+    for (shape, kernel_us) in [("queue", "2"), ("slow", "5")] {
         expect(&mut text, || {
-            let scene = after_two_seconds_of(&program, shape, kernel_us);
-            let had = scene.moment().had["tests/free"];
-            let drift = 100.0 * (had.account as f64 - had.work as f64) / had.work as f64;
-            let [work, account] = [had.work, had.account].map(ms);
-            let line =
-                format!("{shape:<8} {kernel_us:>4} us: {work:>7.1} ms, accounted {account:>7.1} ms: {drift:+.1}%");
-            // It launches for two seconds, and whoever came then would wait for what is queued.
-            let queued = work - 2000.0;
-            (line, drift.abs() <= *tolerance && queued < 150.0)
-        });
-    }
-    report("compute-accounts-free", &text);
-}
-
-/// Loads that nobody holds up: how many marks of ours are among their launches in a second at most. Where those take the GPU less
-/// than the host, it would be about twice as many and more if all of them were looked at every 10 ms; where they take it longer and
-/// much is queued, up to four times as many if there were one every 50 us. (One of them has 800 of its own.)
-const MARKS: &[(&str, &str, f64)] = &[
-    ("batches", "2", 800.0),
-    ("queue", "2", 1800.0),
-    ("slow", "5", 900.0),
-    ("queue", "50", 1800.0),
-    ("ahead", "50", 3200.0),
-];
-
-/// Whoever is found to be the same again and again is looked at rarely: what it pays for is what it does, not that it is here.
-#[test]
-fn those_that_nobody_holds_up_are_hardly_looked_at() {
-    let program = compile("compute_work");
-    let mut text = String::new();
-    for (shape, kernel_us, most) in MARKS {
-        expect(&mut text, || {
-            let scene = after_two_seconds_of(&program, shape, kernel_us);
-            let [launches, marks] = launches_and_marks(&scene).map(|all| all / 2.0);
-            let line =
-                format!("{shape:<8} {kernel_us} us: {launches:>7.0} launches and {marks:>5.0} marks in a second");
-            (line, (1.0..=*most).contains(&marks))
+            let scene = Scene::new(&program);
+            let mut command = scene.command("tests/free", &[("RATION_MEMORY", "8GiB")], &[shape, kernel_us, "1"]);
+            Session::start(&mut command, PATIENCE).finish().expect("it ends well");
+            let [launches, marks] = launches_and_marks(&scene);
+            // The first ones are counted, until the controller has looked.
+            (format!("{shape:<8} {kernel_us} us: {launches:>7.0} launches and {marks:>3.0} marks"), marks < 100.0)
         });
     }
     report("compute-accounts-looks", &text);
@@ -174,10 +131,9 @@ fn launches_and_marks(scene: &Scene) -> [f64; 2] {
     [of("cuLaunchKernel"), of("cuEventRecord")]
 }
 
-/// A mark takes the GPU two microseconds: behind each kernel of 50 it would cost four per cent. Where a turn lasts and enough is
-/// queued, there is none behind most of them.
+/// A mark takes the GPU two microseconds: behind each kernel of 50 it would cost four per cent.
 #[test]
-fn most_kernels_in_a_turn_are_not_marked() {
+fn most_kernels_are_not_marked() {
     let program = compile("compute_work");
     let mut text = String::new();
     expect(&mut text, || {

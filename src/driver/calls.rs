@@ -110,7 +110,6 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventQuery(event: CUevent);
-    fn cuStreamQuery(stream: CUstream);
     fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);

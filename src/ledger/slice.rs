@@ -16,10 +16,10 @@ use super::quota::Asked;
 use super::{Changing, lent, marks, pools, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice};
 use crate::driver::calls;
-use crate::pace::Pace;
+use crate::steer::Steer;
 use crate::sys;
 use crate::thread::Guarded;
-use device::{attribute, sm, threads, uuid, within_the_drivers};
+use device::{sm, threads, uuid, within_the_drivers};
 use join::join;
 use loss::Seat;
 
@@ -80,7 +80,7 @@ pub struct Slice {
     /// What a context was seen to take.
     context: AtomicU64,
     /// When its launches may go.
-    pub pace: Pace,
+    pub steer: Steer,
 }
 
 /// What a context takes at most, where none has been seen yet. On an H200 it is 518 MiB.
@@ -133,7 +133,7 @@ impl Slice {
             heaps: Heaps::new(),
             context: AtomicU64::new(CONTEXT),
             // Under MPS, contexts run side by side and do not take the GPU from each other.
-            pace: Pace::new(attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0),
+            steer: Steer::new(),
         };
         slice.begin_time(&slice.compute());
         slice.learn(changing);

@@ -82,10 +82,10 @@ fn goes(context: CUcontext) -> impl Drop {
     struct Leaving;
     impl Drop for Leaving {
         fn drop(&mut self) {
-            ledger::all().for_each(|slice| slice.pace.after_leaving());
+            ledger::all().for_each(|slice| slice.steer.after_leaving());
         }
     }
-    ledger::all().for_each(|slice| slice.pace.forget_context(slice, context));
+    ledger::all().for_each(|slice| slice.steer.before_leaving(slice, context));
     Leaving
 }
 

@@ -13,8 +13,7 @@ use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
 use crate::ledger::pools::{self, STEP};
 use crate::ledger::{self, Slice};
-use crate::pace;
-use crate::pace::costs::Work;
+use crate::steer::{self, Work};
 use crate::thread::Guarded;
 
 /// What a graph takes that nothing has taken before it.
@@ -254,7 +253,7 @@ pub unsafe fn exec_destroy(call: &mut Call<'_>, exec: CUgraphExec) -> Outcome {
 /// Whether there is nothing to do about launches of graphs: none takes memory, and nobody holds launches up.
 #[inline(always)]
 pub fn passes() -> bool {
-    !pace::is_any_gated() && !ANY_TAKING.load(Ordering::Acquire)
+    !steer::is_any_counted() && !ANY_TAKING.load(Ordering::Acquire)
 }
 
 /// `cuGraphLaunch`
@@ -268,7 +267,7 @@ pub unsafe fn launch_ptsz(call: &mut Call<'_>, exec: CUgraphExec, stream: CUstre
 }
 
 fn launched(call: &mut Call<'_>, exec: CUgraphExec, stream: Stream) -> Outcome {
-    if !pace::is_any_gated() {
+    if !steer::is_any_counted() {
         return with_room(call, exec);
     }
     launches::paced(call, stream, || Work::graph(exec as usize), |call| with_room(call, exec))

@@ -11,8 +11,7 @@ use crate::abi::cuda::*;
 use crate::driver::{self, Stream, calls};
 use crate::ledger::code::{self, Foreseen};
 use crate::ledger::{self, Changing, Slice};
-use crate::pace;
-use crate::pace::costs::Work;
+use crate::steer::{self, Work};
 
 /// Kernels that were launched before. Only ever added to; when it is full, further ones are looked at each time.
 static SEEN: [AtomicUsize; SIZE] = [const { AtomicUsize::new(0) }; SIZE];
@@ -62,7 +61,7 @@ fn is_new(key: usize) -> bool {
 #[inline(always)]
 pub fn passes(kernel: CUfunction) -> bool {
     let place = (kernel as usize).wrapping_mul(SPREAD) >> (usize::BITS - SIZE.trailing_zeros());
-    !pace::is_any_gated()
+    !steer::is_any_counted()
         && !SEVERAL_CONTEXTS.load(Ordering::Relaxed)
         && SEEN[place % SIZE].load(Ordering::Relaxed) == kernel as usize
 }
@@ -75,7 +74,7 @@ pub fn was_launched(kernel: CUfunction) -> bool {
 
 /// A launch of one kernel, by whichever function, when its time has come.
 fn launched(call: &mut Call<'_>, function: CUfunction, stream: Stream, work: impl FnOnce() -> Work) -> Outcome {
-    if !pace::is_any_gated() || function.is_null() {
+    if !steer::is_any_counted() || function.is_null() {
         return with_room(call, function);
     }
     paced(call, stream, work, |call| with_room(call, function))
@@ -93,8 +92,8 @@ pub fn paced(
     }
     let place = here(&ledger::changing());
     match place {
-        Some((slice, context)) if slice.pace.is_gated() => {
-            slice.pace.launch(slice, context, stream, work(), || go(call))
+        Some((slice, context)) if slice.steer.is_counted() => {
+            slice.steer.launch(slice, context, stream, work(), || go(call))
         }
         _ => go(call),
     }

@@ -61,9 +61,7 @@ extern "C" fn at_exit() {
     }
     if STARTED.load(Ordering::SeqCst) {
         for slice in ledger::all() {
-            if let Some(steer) = slice.pace.steer() {
-                steer.state.with(|state| state.put_on(steer, slice, now));
-            }
+            slice.steer.state.with(|state| state.put_on(&slice.steer, slice, now));
         }
     }
 }
@@ -100,7 +98,7 @@ fn nap(until: u64, now: u64) {
 
 /// One look at everything. What to sleep on and until when.
 fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
-    let steers = || ledger::all().filter_map(|slice| Some((slice, slice.pace.steer()?)));
+    let steers = || ledger::all().map(|slice| (slice, &slice.steer));
     let mut blocked = super::WAITING.load(Ordering::Relaxed) > 0;
     LOOKING.with(|()| {
         let is_waiting = blocked;
@@ -122,10 +120,13 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                 steer.state.with(|state| state.is_pending(continuous, is_stuck || is_waiting));
             }
         }
+        for (_, steer) in steers().filter(|(_, steer)| steer.gate.is_waited_at()) {
+            steer.state.with(|state| state.is_waited_for());
+        }
     });
     ledger::quota::follow(sys::nanoseconds());
     // Who counts its launches knows of them.
-    let launches = steers().any(|(_, steer)| !steer.counts.load(Ordering::Relaxed)) && counts.more() != [0; 3];
+    let launches = steers().any(|(_, steer)| !steer.is_counted()) && counts.more() != [0; 3];
     let lanes = lane::all().map(|lane| lane.launched_so_far());
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pace::costs::Work;
+use super::Work;
 
 /// What one kind of launch costs.
 pub struct Entry {
@@ -80,6 +80,15 @@ impl Entry {
     pub fn cost(&self) -> u64 {
         match self.cost.load(Ordering::Relaxed) {
             0 => UNKNOWN,
+            cost => cost,
+        }
+    }
+
+    /// The same, as it counts for what may be under way: what is not known is taken to be long.
+    #[inline]
+    pub fn ahead(&self) -> u64 {
+        match self.cost.load(Ordering::Relaxed) {
+            0 => super::gate::UNKNOWN,
             cost => cost,
         }
     }

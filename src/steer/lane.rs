@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::ahead::Ahead;
 use super::costs::Entry;
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
 use crate::driver::{Stream, calls, current_context};
@@ -32,6 +33,8 @@ struct Slot {
     /// What was launched since the mark before, in nanoseconds.
     work: AtomicU64,
     launches: AtomicU32,
+    /// The same, as it counts for what may be under way.
+    weight: AtomicU64,
     /// What was launched between the mark before and this one, if it is one launch that is measured.
     measured: AtomicPtr<Entry>,
     /// The GPU had not come to the mark before when this one was recorded.
@@ -55,6 +58,11 @@ pub struct Lane {
     context: AtomicUsize,
     device: Cell<CUdevice>,
     behind: Cell<bool>,
+    /// What it launched since its last mark, as it counts for what may be under way.
+    pub(super) weight: Cell<u64>,
+    pub(super) ahead: Ahead,
+    /// How many it has launched while the gate was closed, and which word that had.
+    queued: Cell<(u32, u32)>,
     /// Launches that were begun, times two; odd while one is in the driver. And what the controller last saw of it.
     calls: AtomicU64,
     calls_seen: AtomicU64,
@@ -131,6 +139,9 @@ impl Lane {
             context: AtomicUsize::new(0),
             device: Cell::new(0),
             behind: Cell::new(false),
+            weight: Cell::new(0),
+            ahead: Ahead::default(),
+            queued: Cell::new((0, 0)),
             calls: AtomicU64::new(0),
             calls_seen: AtomicU64::new(0),
             total: AtomicU64::new(0),
@@ -174,6 +185,15 @@ impl Lane {
         (self.total.load(Ordering::Relaxed), self.unsure.load(Ordering::Relaxed))
     }
 
+    /// Whether it may launch one more while the gate's word is this: of so many.
+    #[inline]
+    pub fn queues(&self, word: u32, most: u32) -> bool {
+        let (was, count) = self.queued.get();
+        let count = if was == word { count + 1 } else { 1 };
+        self.queued.set((word, count.min(most + 1)));
+        count <= most
+    }
+
     /// By the controller: whether a launch is in the driver that was there at the last look. It waits for room in the queue.
     pub fn is_stuck(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
@@ -211,6 +231,7 @@ impl Lane {
         if let Some(now) = first {
             self.asked.set(now);
         }
+        self.weight.set(self.weight.get() + entry.ahead());
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
             self.mark(stream, context, device, measured.then_some(entry));
         } else {
@@ -289,6 +310,7 @@ impl Lane {
         slot.device.store(device as u32, Ordering::Relaxed);
         slot.work.store(self.work.get(), Ordering::Relaxed);
         slot.launches.store(self.launches.get(), Ordering::Relaxed);
+        slot.weight.store(self.weight.take(), Ordering::Relaxed);
         slot.sealed.store(sealed, Ordering::Relaxed);
         let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
         slot.measured.store(measured, Ordering::Relaxed);
@@ -321,6 +343,16 @@ impl Lane {
             }
         }
         low
+    }
+
+    /// By its thread: up to which mark all are done that are in a context; and what the marks from there on count for, in order.
+    pub(super) fn under_way(&self, context: CUcontext) -> (u64, impl Iterator<Item = u64>) {
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
+        let is_here = |slot: &Slot| slot.context.load(Ordering::Relaxed) == context as usize;
+        // Others may be letting another context go, and our events with it.
+        let here = (tail..head).rev().take_while(|mark| is_here(&self.slots[(mark % SIZE) as usize])).count();
+        let done = self.done_until(head - here as u64, head);
+        (done, (done..head).map(|mark| self.slots[(mark % SIZE) as usize].weight.load(Ordering::Relaxed)))
     }
 
     /// By the controller: what the GPU has done since it last looked. `epoch` is 0 while the channels are off, and otherwise a
@@ -386,5 +418,7 @@ impl Lane {
         self.stream.store(0, Ordering::Relaxed);
         self.work.set(0);
         self.launches.set(0);
+        self.weight.set(0);
+        self.ahead.forget();
     }
 }

@@ -23,9 +23,6 @@ const CALM: u64 = 10 * MS;
 /// answered at once. But short slices for its sake cost programs that share the GPU half of it.
 const GONE: u64 = 100 * MS;
 const GONE_LATENCY: u64 = 1_000 * MS;
-/// When a call that takes channels off has done so, after it began: of 0.48 ms. With it, a program that is on for a quarter of
-/// 20 ms has 24.7% of the time by its own count.
-const OFF_AFTER: u64 = 200_000;
 /// Who has something under way for this part of the time may fill the GPU, and gets a lease to show it.
 const FILLING: f64 = 0.9;
 /// Who uses less of it than this, in per cent, does not: one that waits for each kernel uses 75 or more, a network that waits
@@ -41,6 +38,8 @@ const LONGEST_REST: u64 = 8_000 * MS;
 const IDLE: u64 = 2 * MS;
 /// Nobody stays off for longer, whatever others say: twice the longest round.
 const LONGEST_OFF: u64 = 2 * TUNING.round;
+/// How often it is looked whether all is done, before it is off by launches.
+const DRAINING: u64 = MS / 5;
 /// Who passed a lease on goes off when the next one is on, or after so long.
 const OVERLAP: u64 = 1_500_000;
 
@@ -68,6 +67,8 @@ pub struct State {
     seen_blocked: bool,
     pending: bool,
     continuous: bool,
+    /// Whether anything was under way at this look, besides launches that wait in their calls.
+    under_way: bool,
     /// The part of the time that counts as used by who keeps the GPU busy, in millionths; 0: it does not.
     exclusive: u32,
     looked: u64,
@@ -93,7 +94,16 @@ pub struct State {
     idle_since: Option<u64>,
     burst: u64,
     burst_now: u64,
-    trouble: Option<Trouble>,
+    /// It is to be off when what is under way is done: by launches.
+    draining: Option<Off>,
+    /// Threads that have something under way.
+    lanes: u32,
+    /// The switch was tried.
+    is_tried: bool,
+    /// It is by launches since now, and what was queued before is not done: that counts for nothing.
+    drains_queue: bool,
+    /// It came on, and launches were waiting for that.
+    resumed: bool,
     /// No switching before: the kernel module is slow.
     rests_until: u64,
     /// It waited for too long, and is on until then, whatever others say.
@@ -130,13 +140,6 @@ pub struct Next {
     pub lease: Option<Lease>,
 }
 
-/// Whether channels can be driven: the process's own, and those of the others that are there. Who holds its launches in their
-/// calls says that it is there by other words.
-fn is_drivable(slice: &Slice, compute: &Compute<'_>, now: u64) -> Result<(), Trouble> {
-    channels::is_drivable(slice.device)?;
-    if compute.company(now).0 { Err(Trouble::Neighbour) } else { Ok(()) }
-}
-
 impl State {
     pub const fn new() -> State {
         State {
@@ -148,6 +151,7 @@ impl State {
             seen_blocked: false,
             pending: false,
             continuous: false,
+            under_way: false,
             exclusive: 0,
             looked: 0,
             launched: 0,
@@ -166,7 +170,11 @@ impl State {
             idle_since: None,
             burst: 0,
             burst_now: 0,
-            trouble: None,
+            draining: None,
+            lanes: 0,
+            is_tried: false,
+            drains_queue: false,
+            resumed: false,
             rests_until: 0,
             free_until: 0,
             sounding: Sounding::NEW,
@@ -190,9 +198,15 @@ impl State {
 
     /// Something is under way; and was at the last look; and a thread waits for it.
     pub fn is_pending(&mut self, continuous: bool, blocked: bool) {
+        self.lanes += 1;
         self.seen_pending = true;
         self.seen_blocked |= blocked;
         self.continuous |= continuous;
+    }
+
+    /// Nothing is, it may be, but launches wait in their calls.
+    pub fn is_waited_for(&mut self) {
+        (self.seen_pending, self.seen_blocked) = (true, true);
     }
 
     /// Looks, does what is to be done, and says when to look again.
@@ -230,22 +244,27 @@ impl State {
         }
         // What was just said counts for this look, too.
         let among = compute.neighbourhood(now);
-        let counts = is_there && !(is_alone && limit.is_whole());
-        steer.counts.store(counts, Ordering::Relaxed);
-        slice.pace.is_counted(counts);
-        if is_there && let Err(trouble) = is_drivable(slice, &compute, now) {
-            self.stop(steer, slice, &compute, trouble);
-            return Next { at: now + CALM, lease: None };
+        // By launches, who comes would wait for all that is queued.
+        let counts = is_there && (!(is_alone && limit.is_whole()) || steer.by_launches.load(Ordering::Relaxed));
+        steer.counts(counts);
+        if is_there && let Err(trouble) = self.try_switch(steer, slice) {
+            self.goes_over(steer, slice, &compute, trouble);
         }
+        let lanes = std::mem::take(&mut self.lanes);
+        self.under_way = lanes > 0;
+        self.drains_queue &= self.under_way && now < self.since + LONGEST_OFF;
+        let ends = self.held.as_ref().map_or(u64::MAX, |held| held.until);
+        steer.gate.is_looked_at(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
         let by_limit = self.is_over(&compute, limit, now);
         let (has_lease, lease, lease_ends) = self.lease(&compute, &among, now);
-        let may_sound = counts && !priority_keeps && !self.fills && !by_limit && has_lease;
+        let by_launches = steer.by_launches.load(Ordering::Relaxed);
+        let may_sound = counts && !priority_keeps && !self.fills && !by_limit && has_lease && !by_launches;
         let sounds = self.sounding.is_on(may_sound, seen.launched, seen.blocked, now);
-        let off = if steer.leaving.load(Ordering::SeqCst) > 0 || self.trouble.is_some() || now < self.rests_until {
+        let off = if steer.leaving.load(Ordering::SeqCst) > 0 || now < self.rests_until {
             None
         } else if by_limit {
             Some(Off::Limit)
-        } else if !has_lease {
+        } else if !has_lease || self.drains_queue {
             Some(Off::Others)
         } else if sounds {
             Some(Off::Sounding)
@@ -255,6 +274,7 @@ impl State {
         self.switch(steer, slice, &compute, &among, off, lease.as_ref(), now);
         self.set_slice(steer, slice, &compute, &among, is_there, now);
         let at = match self.off {
+            None if self.draining.is_some() => now + DRAINING,
             Some(Off::Limit) => compute.free_at(now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) => now + 5 * MS,
             Some(Off::Sounding) => now + MS / 2,
@@ -267,6 +287,8 @@ impl State {
     }
 
     fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, is_alone: bool, now: u64) {
+        // Launches that waited for it went when it came on.
+        self.continuous |= std::mem::take(&mut self.resumed) && self.lanes > 0;
         let time = now.saturating_sub(self.looked).max(1);
         self.looked = now;
         // Beside light ones, a holder has what they leave; and a container's processes have it together.
@@ -279,7 +301,10 @@ impl State {
         } / among.siblings.max(1);
         // Beside light ones, part of that goes into switching between them and the holder, and is nobody's.
         let exclusive = if lights == 0 { left } else { 0 };
-        let done = std::mem::take(&mut self.done);
+        let mut done = std::mem::take(&mut self.done);
+        if self.drains_queue {
+            (done, self.continuous) = (0, false);
+        }
         self.exclusive = if self.continuous { exclusive } else { 0 };
         let launches = std::mem::take(&mut self.launches);
         let blocked = std::mem::take(&mut self.seen_blocked);
@@ -358,7 +383,7 @@ impl State {
             return false;
         }
         let free = compute.free_at(now);
-        if self.off == Some(Off::Limit) { free > now } else { free > now + steer::off_time(limit) }
+        if self.off.or(self.draining) == Some(Off::Limit) { free > now } else { free > now + steer::off_time(limit) }
     }
 
     /// Whether it may be on, as far as leases are concerned; the newest lease, where it waits for one; and when its own ends.
@@ -442,12 +467,15 @@ impl State {
         lease: Option<&Lease>,
         now: u64,
     ) {
-        let is_new = off.is_some() && self.off.is_some() && channels::generation() != self.generation;
-        if off.is_some() == self.off.is_some() && !is_new {
+        let generation = steer.with_switch(slice.device, |it| it.generation());
+        let is_new = off.is_some() && self.off.is_some() && generation != self.generation;
+        if off.is_some() == self.off.or(self.draining).is_some() && self.draining.is_none() && !is_new {
             self.off = off;
+            self.holds(steer);
             return;
         }
         if off == Some(Off::Others)
+            && steer.with_switch(slice.device, |it| it.is_prompt())
             && let Some(next) = lease.and_then(|lease| lease.holder)
         {
             // On before off, so that no time is lost between the two.
@@ -461,34 +489,45 @@ impl State {
         self.put(steer, slice, compute, off);
     }
 
-    /// Puts the channels on or off.
+    /// Puts the process on or off.
     fn put(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, off: Option<Off>) {
         let began = sys::nanoseconds();
-        self.generation = channels::generation();
-        let result = channels::put(slice.device, off.is_none());
+        let is_waited_at = steer.gate.is_waited_at();
+        let (generation, result) =
+            steer.with_switch(slice.device, |it| (it.generation(), it.put(off.is_none(), self.under_way)));
+        self.generation = generation;
         let ended = sys::nanoseconds();
-        compute.switched(ended - began);
-        match result {
-            Ok(_) => compute.is_switched_by_channels(true),
+        let at = match result {
+            // It was not off yet, and is not to be any more.
+            Ok(_) if off.is_none() && self.draining.take().is_some() => return,
+            Ok(Some(at)) => at,
+            Ok(None) => return self.draining = off,
             // Others make contexts, say, and hold the module's lock: it is done, and not again soon.
-            Err(Trouble::Slow) => self.rests_until = ended + REST,
-            Err(trouble) => return self.stop(steer, slice, compute, trouble),
-        }
+            Err(Trouble::Slow) => {
+                self.rests_until = ended + REST;
+                ended
+            }
+            Err(trouble) => return self.goes_over(steer, slice, compute, trouble),
+        };
+        self.draining = None;
+        compute.switched(ended - began);
+        compute.is_switched_by_channels(!steer.by_launches.load(Ordering::Relaxed));
         if let Some(was) = self.off.take() {
             match was {
-                Off::Limit => compute.was_off(ended.saturating_sub(self.since), true),
-                Off::Others => compute.was_off(ended.saturating_sub(self.since), false),
+                Off::Limit => compute.was_off(at.saturating_sub(self.since), true),
+                Off::Others => compute.was_off(at.saturating_sub(self.since), false),
                 Off::Sounding => {}
             }
-            self.since = ended;
+            self.since = at;
             self.epoch += 1;
+            self.resumed = is_waited_at;
             if let Some(held) = &mut self.held {
                 // It is for the time on the GPU.
-                held.until += ended.saturating_sub(held.since);
-                held.since = ended;
+                held.until += at.saturating_sub(held.since);
+                held.since = at;
             }
         } else {
-            self.since = began + OFF_AFTER;
+            self.since = at;
             // What ran until then was not looked at yet.
             let rest = self.since.saturating_sub(self.looked) * u64::from(self.exclusive) / 1_000_000;
             if rest > 0 {
@@ -504,36 +543,57 @@ impl State {
         }
         self.passed = 0;
         self.off = off;
+        self.holds(steer);
         steer.is_off.store(off.is_some(), Ordering::Relaxed);
-        if self.trouble.is_some() {
-            return;
-        }
         let mut facts = Facts { usage: self.account.usage(), fills: self.fills, burst: self.burst, ..Facts::default() };
         (facts.wants, facts.is_on, facts.pending) = (off != Some(Off::Limit), off.is_none(), self.pending);
         compute.says(&facts, ended);
     }
 
-    /// No more switching: the kernel module does not do as expected. The program is on the GPU, and its launches are held in
-    /// their calls from now on.
-    fn stop(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, trouble: Trouble) {
+    /// Where channels are driven, launches wait while the container is at its limit.
+    fn holds(&self, steer: &Steer) {
+        if !steer.by_launches.load(Ordering::Relaxed) {
+            steer.gate.holds(self.off == Some(Off::Limit));
+        }
+    }
+
+    /// Whether the switch works; once by trying. Before much is queued, because that could not be held back any more.
+    fn try_switch(&mut self, steer: &Steer, slice: &Slice) -> Result<(), Trouble> {
+        steer.with_switch(slice.device, |it| {
+            it.is_usable()?;
+            if self.off.is_none() && !std::mem::replace(&mut self.is_tried, true) {
+                it.put(true, false)
+                    .map(|_| ())
+                    .or_else(|trouble| if trouble == Trouble::Slow { Ok(()) } else { Err(trouble) })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Channels cannot be driven: launches are what is switched from now on. Its channels are on, and the next look decides.
+    fn goes_over(&mut self, steer: &Steer, slice: &Slice, compute: &Compute<'_>, trouble: Trouble) {
         let why = super::why(trouble);
         log::warn!(
             "channels of GPU {} cannot be driven: {why}; launches are held in their calls instead",
             slice.device
         );
-        self.trouble = Some(trouble);
-        self.off = None;
-        steer.is_off.store(false, Ordering::Relaxed);
-        compute.is_switched_by_channels(false);
         let _ = channels::put(slice.device, true);
         let _ = channels::set_slice(slice.device, TUNING.default_slice / 1_000);
-        compute.says_nothing();
-        slice.pace.falls_back();
+        steer.gate.holds(false);
+        steer.by_launches.store(true, Ordering::Relaxed);
+        steer.is_off.store(false, Ordering::Relaxed);
+        compute.is_switched_by_channels(false);
+        let now = sys::nanoseconds();
+        if let Some(was) = self.off.take() {
+            compute.was_off(now.saturating_sub(self.since), was == Off::Limit);
+            self.epoch += 1;
+        }
+        (self.since, self.written, self.drains_queue) = (now, TUNING.default_slice, true);
     }
 
     /// Whatever was decided, on: the program needs the GPU to end something.
     pub fn put_on(&mut self, steer: &Steer, slice: &Slice, _now: u64) {
-        if self.off.is_some() {
+        if self.off.or(self.draining).is_some() {
             self.put(steer, slice, &slice.compute(), None);
         }
     }
@@ -547,7 +607,7 @@ impl State {
         is_there: bool,
         now: u64,
     ) {
-        if self.trouble.is_some() || now < self.rests_until {
+        if now < self.rests_until {
             return;
         }
         let peers: Vec<Peer> = among.iter().map(|present| present.peer).collect();
@@ -555,14 +615,14 @@ impl State {
         let length = if is_there { self.slice.next(own, &peers, now) } else { TUNING.default_slice };
         // A change of less than a tenth is not worth the call.
         if length.abs_diff(self.written) * 10 > self.written {
-            match channels::set_slice(slice.device, length / 1_000) {
+            match steer.with_switch(slice.device, |it| it.set_slice(length)) {
                 Ok(()) => {
                     self.written = length;
-                    compute.is_switched_by_channels(true);
+                    compute.is_switched_by_channels(!steer.by_launches.load(Ordering::Relaxed));
                 }
                 Err(Trouble::Unseen) => {}
                 Err(Trouble::Slow) => (self.written, self.rests_until) = (length, now + REST),
-                Err(trouble) => self.stop(steer, slice, compute, trouble),
+                Err(trouble) => self.goes_over(steer, slice, compute, trouble),
             }
         }
     }

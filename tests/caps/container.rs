@@ -80,6 +80,15 @@ pub fn inside(
     command
 }
 
+/// A command with the stand-in for the kernel module behind the library.
+pub fn with_module(mut command: Command) -> Command {
+    let mut preload = std::ffi::OsString::from(preload::shim());
+    preload.push(" ");
+    preload.push(crate::support::sim_dir().join("libsim-kernel.so"));
+    command.env("LD_PRELOAD", preload);
+    command
+}
+
 /// A command like that of [`inside`], for a program and its arguments, with files in /etc/ration, and the directory that they
 /// are in as it is seen from outside. `None`: this machine lets nobody mount anything.
 pub fn with_files(

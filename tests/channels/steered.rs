@@ -2,7 +2,6 @@
 
 #![allow(dead_code)] // each test uses its part
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use std::time::Duration;
 use sim_world::World;
 use sim_world::record::Use;
 
-use crate::container::{Regions, Session, inside};
-use crate::support::{Machine, preload, sim_dir};
+use crate::container::{Regions, Session, inside, with_module};
+use crate::support::{Machine, sim_dir};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,19 +45,19 @@ impl Steered {
 
     /// A command in a container, with the module behind the library.
     pub fn command(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
-        let mut command = self.without_module(name, settings, args);
-        let mut preload = OsString::from(preload::shim());
-        preload.push(" ");
-        preload.push(sim_dir().join("libsim-kernel.so"));
-        command.env("LD_PRELOAD", preload);
-        command
+        with_module(self.without_module(name, settings, args))
+    }
+
+    /// The same with launches as what is switched.
+    pub fn by_launches(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Session {
+        ready(self.command(name, settings, args).env("RATION_SWITCH", "launches"))
     }
 
     /// The same where there is no such module.
     pub fn without_module(&self, name: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let mut command = inside(&self.machine, &self.regions, name, &settings, &self.program);
-        command.env("RATION_SWITCH", "channels").args(args);
+        command.args(args);
         command
     }
 
@@ -94,10 +93,19 @@ impl Steered {
         self.over(sessions, window).shares
     }
 
+    /// The same while something goes on.
+    pub fn shares_while(&self, sessions: &[&Session], goes_on: impl FnOnce()) -> Vec<f64> {
+        self.did(sessions, goes_on).shares
+    }
+
     /// What each did over so many milliseconds.
     pub fn over(&self, sessions: &[&Session], window: u64) -> Did {
+        self.did(sessions, || milliseconds(window))
+    }
+
+    fn did(&self, sessions: &[&Session], goes_on: impl FnOnce()) -> Did {
         let before = self.moment(sessions);
-        milliseconds(window);
+        goes_on();
         let after = self.moment(sessions);
         let time = (after.clock - before.clock) as f64;
         let all = || after.uses.iter().zip(&before.uses);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ration_region::{Gpu, Member, Region};
 use sim_world::World;
 
-use crate::container::{Regions, Session, inside};
+use crate::container::{Regions, Session, inside, with_module};
 use crate::support::Machine;
 use crate::support::tries::until_good;
 
@@ -26,6 +26,8 @@ pub struct Scene {
     pub world: World,
     pub region: Region,
     pub program: PathBuf,
+    /// What takes its containers off the GPU: `channels` or `launches`.
+    pub switch: &'static str,
     /// Which container each process was in that was ever seen: the region forgets the dead.
     containers: RefCell<BTreeMap<u64, String>>,
 }
@@ -51,19 +53,24 @@ pub fn milliseconds(length: u64) {
 
 impl Scene {
     pub fn new(program: &Path) -> Scene {
+        Scene::by("channels", program)
+    }
+
+    pub fn by(switch: &'static str, program: &Path) -> Scene {
         let (machine, regions) = (Machine::new(), Regions::new());
         let world = machine.world();
         let gpu = world.settings().gpu[0];
         let gpu = Gpu { uuid: gpu.uuid, total: gpu.memory };
         let region = Region::open(&regions.0, &gpu).expect("a region can be made");
-        Scene { machine, regions, world, region, program: program.to_owned(), containers: RefCell::default() }
+        let program = program.to_owned();
+        Scene { machine, regions, world, region, program, switch, containers: RefCell::default() }
     }
 
     pub fn command(&self, container: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let mut command = inside(&self.machine, &self.regions, container, &settings, &self.program);
-        command.args(args);
-        command
+        command.args(args).env("RATION_SWITCH", self.switch);
+        with_module(command)
     }
 
     /// A program that keeps the GPU busy until it is told otherwise, in a container that asks for so much.

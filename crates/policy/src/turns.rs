@@ -53,17 +53,7 @@
 
 use crate::{Bucket, Flight, Share};
 
-/// How urgent a container's work is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
-    /// Takes what others leave; its request is a right only among its like, and beyond that as far as it has waited for
-    /// [`Rules::patience`].
-    Batch,
-    /// In between.
-    Normal,
-    /// Is not kept waiting while it is within its due.
-    Latency,
-}
+pub use crate::priority::Priority;
 
 /// A container that wants the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -233,14 +233,15 @@ impl Compute<'_> {
                 0 => Share::WHOLE,
                 ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
             };
+            let urgency = priority(read(word::PRIORITY));
             let mut present: Option<Present> = None;
             for (_, process) in self.speaking(container, now) {
                 let read_it = |which: usize| said(process, which).load(SeqCst);
                 let it = present.get_or_insert(Present {
                     index: container,
                     peer: Peer {
-                        weight: Share::weight(request, limit),
-                        priority: priority(read(word::PRIORITY)),
+                        weight: urgency.weight(Share::weight(request, limit)),
+                        priority: urgency,
                         usage: 0,
                         wants: false,
                         fills: false,

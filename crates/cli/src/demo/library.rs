@@ -9,6 +9,8 @@ use super::Trouble;
 
 /// The library's name.
 const NAME: &str = "libration.so";
+/// The simulated kernel module's.
+const MODULE: &str = "libsim-kernel.so";
 
 /// The library, found.
 #[derive(Debug, Clone)]
@@ -34,6 +36,9 @@ impl Library {
     pub fn link_into(&self, dir: &Path) -> io::Result<PathBuf> {
         let link = dir.join(NAME);
         symlink(&self.0, &link)?;
+        if let Some(module) = module() {
+            symlink(module, dir.join(MODULE))?;
+        }
         Ok(link)
     }
 
@@ -45,18 +50,37 @@ impl Library {
     }
 }
 
+/// The stand-in for the kernel module, beside the simulated driver. Without it, channels cannot be driven, and launches wait in
+/// their calls.
+fn module() -> Option<PathBuf> {
+    let path = std::env::var_os("LD_LIBRARY_PATH")?;
+    let mut found = std::env::split_paths(&path).filter_map(|dir| dir.join(MODULE).canonicalize().ok());
+    found.find(|file| file.is_file())
+}
+
 /// The environment that makes a process part of a container of this name with these settings. `linked`: the library, in
 /// a directory where containers meet.
 pub fn inside(name: &str, settings: &[(&str, String)], linked: &Path) -> Environment {
     let set = |name: &str, value: OsString| (OsString::from(name), Some(value));
     let mut environment = outside();
     environment.extend([
-        set("LD_PRELOAD", linked.into()),
+        set("LD_PRELOAD", preloaded(linked)),
         set("RATION_DIR", linked.with_file_name("regions").into()),
         set("RATION_NAME", name.into()),
     ]);
     environment.extend(settings.iter().map(|(setting, value)| set(setting, value.into())));
     environment
+}
+
+/// The library, and the module behind it, where there is one.
+fn preloaded(linked: &Path) -> OsString {
+    let mut all = OsString::from(linked);
+    let module = linked.with_file_name(MODULE);
+    if module.exists() {
+        all.push(":");
+        all.push(module);
+    }
+    all
 }
 
 /// The environment of a process that is in no container, whatever is set around the demo: without any limit, and
