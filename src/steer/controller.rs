@@ -120,9 +120,19 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
             steer.state.with(|state| state.is_waited_for());
         }
     });
-    ledger::quota::follow(sys::nanoseconds());
+    let now = sys::nanoseconds();
+    ledger::quota::follow(now);
     // Who counts its launches knows of them.
-    let launches = steers().any(|(_, steer)| !steer.is_counted()) && counts.more() != [0; 3];
+    let is_passed = steers().any(|(_, steer)| !steer.is_counted());
+    let more = if counts.are_due(now) || is_passed { counts.more() } else { [0; 3] };
+    let launches = is_passed && more != [0; 3];
+    // They do not say on which GPU: one on which a launch was counted of late takes them all.
+    let used = steers().find(|(_, steer)| steer.touched.load(Ordering::Relaxed)).or_else(|| steers().next());
+    if more != [0; 3]
+        && let Some((slice, _)) = used
+    {
+        slice.compute().launched(more[0], more[1]);
+    }
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();

@@ -188,7 +188,7 @@ impl State {
         if touched || self.seen_pending || launches {
             self.launched = now;
         }
-        let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
+        let priority_keeps = compute.priority() == ration_policy::Priority::Latency;
         let gone = if priority_keeps { GONE_LATENCY } else { GONE };
         let is_there = self.launched != 0 && now < self.launched + gone;
         let among = compute.neighbourhood(now);
