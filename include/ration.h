@@ -68,7 +68,7 @@ struct ration_header {
     /* Who is changing which slots are in use: a robust futex. */
     uint32_t lock;
     uint32_t claim_from;
-    /* Whose turn it is to use the GPU; docs/region.md says what each word is. */
+    /* Had a meaning once; nobody reads or writes it any more. */
     uint64_t turns[7];
     uint8_t rest[3904];
 };

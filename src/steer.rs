@@ -2,14 +2,16 @@
 //!
 //! Launches are counted and never held up. A thread of ours, the [`controller`], looks at what the GPU has done of them, and
 //! drives the process's [`channels`]: it gives them slices, takes them off the GPU while the container is at
-//! its limit or another container holds a lease, and puts them back. docs/design/compute.md says how and why.
+//! its limit or another container holds a lease, and puts them back. Where channels cannot be driven, launches wait in their calls
+//! while off. docs/design/compute.md says how and why.
 //!
-//! - [`costs`]: what each kind of launch costs;
+//! - [`work`], [`costs`]: which kind of launch it is, and what that costs;
 //! - [`lane`]: what each thread has launched, and what of it is done;
 //! - `scale`: by how much costs are wrong, by what whole backlogs take;
 //! - `account`: what the container has used, from both;
 //! - `sounding`: when to go off only to learn costs;
-//! - `state`: what is to be done about it; pure, but for the switch and the region.
+//! - `state`: what is to be done about it; pure, but for the switch and the region;
+//! - [`switch`]: what takes a process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
 
 mod account;
 mod ahead;

@@ -1,4 +1,4 @@
-//! Limits and shares by the GPU's own scheduler (`RATION_SWITCH=channels`): programs on the simulated GPU with the stand-in for
+//! Limits and shares by the GPU's own scheduler (its channels): programs on the simulated GPU with the stand-in for
 //! the kernel module, judged by the simulated GPU's own record of the time in which their kernels got on, over its own clock.
 
 use std::fmt::Write as _;

@@ -81,10 +81,13 @@ fn limit_holds_for_every_shape() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// Containers, each with its settings and what runs in it: what each had, in per cent.
-fn shares(containers: &[(&[(&str, &str)], [&str; 2])]) -> Vec<f64> {
+/// A container: its settings, and what runs in it.
+type Container<'a> = (&'a [(&'a str, &'a str)], [&'a str; 2]);
+
+/// What each of them had, in per cent.
+fn shares(containers: &[Container<'_>]) -> Vec<f64> {
     let steered = Steered::new(compile("compute_work"));
-    let start = |(number, (settings, [shape, kernel_us])): (usize, &(&[(&str, &str)], [&str; 2]))| {
+    let start = |(number, (settings, [shape, kernel_us])): (usize, &Container<'_>)| {
         steered.start(&format!("tests/shares-{number}"), settings, &[shape, kernel_us, "60"])
     };
     let sessions: Vec<Session> = containers.iter().enumerate().map(start).collect();
@@ -131,7 +134,7 @@ fn batch_takes_what_is_left_and_does_not_starve() {
 /// They want half as much again as the GPU has. By the hardware's time slices alone it is 23 each.
 #[test]
 fn four_that_do_not_fill_the_gpu_have_as_much_as_each_other() {
-    let all: Vec<(&[(&str, &str)], [&str; 2])> = vec![(&[("RATION_COMPUTE_REQUEST", "25%")], ["products", "18"]); 4];
+    let all: Vec<Container<'_>> = vec![(&[("RATION_COMPUTE_REQUEST", "25%")], ["products", "18"]); 4];
     let is_good = |got: &[f64]| {
         let (least, most) = got.iter().fold((f64::MAX, 0.0f64), |(least, most), it| (least.min(*it), most.max(*it)));
         least > 0.7 * most && got.iter().sum::<f64>() > 80.0

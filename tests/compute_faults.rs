@@ -12,8 +12,8 @@ mod scene;
 mod support;
 
 use container::{GIB, Session, busy_share, with_files};
+use ration_policy::Priority;
 use ration_policy::Share;
-use ration_policy::turns::Priority;
 use scene::{PATIENCE, Scene, expect, milliseconds};
 use support::{compile, report};
 
@@ -265,17 +265,17 @@ fn a_request_or_a_priority_that_changes_holds_at_once() {
     let mut text = String::new();
     for (first, second) in [(25, 75), (75, 25), (50, 50), (10, 90)] {
         expect(&mut text, || {
-            members[0].compute().set_request(Some(per_cent(first)), now());
-            members[1].compute().set_request(Some(per_cent(second)), now());
+            members[0].compute().set_request(Some(per_cent(first)));
+            members[1].compute().set_request(Some(per_cent(second)));
             let [one, other] = shares();
             let are_right = (one - f64::from(first)).abs() < TOLERANCE && (other - f64::from(second)).abs() < TOLERANCE;
             (format!("requests {first}% and {second}%: {one:.1}% and {other:.1}%"), are_right)
         });
     }
-    members.iter().for_each(|member| member.compute().set_request(Some(per_cent(50)), now()));
+    members.iter().for_each(|member| member.compute().set_request(Some(per_cent(50))));
     for (priority, at_least, at_most) in [(Priority::Batch, 0.0, 20.0), (Priority::Normal, 47.0, 53.0)] {
         expect(&mut text, || {
-            members[0].compute().set_priority(priority, now());
+            members[0].compute().set_priority(priority);
             let [got, _] = shares();
             (format!("50% as {priority:?}: {got:.1}%"), (at_least..=at_most).contains(&got))
         });

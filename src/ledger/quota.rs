@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ration_contract::{Priority, Settings};
-use ration_policy::{Share, turns};
+use ration_policy::Share;
 
 use super::{Slice, all};
 use crate::thread::Guarded;
@@ -87,7 +87,7 @@ pub struct Asked {
     pub memory: Option<u64>,
     pub limit: Option<Share>,
     pub request: Option<Share>,
-    pub urgency: turns::Priority,
+    pub urgency: ration_policy::Priority,
 }
 
 impl Asked {
@@ -99,9 +99,9 @@ impl Asked {
             limit: settings.compute_limit.for_gpu(device, uuid).map(|limit| Share::from_ppm(limit.ppm())),
             request: request.map(Share::from_ppm),
             urgency: match settings.priority {
-                Priority::Latency => turns::Priority::Latency,
-                Priority::Normal => turns::Priority::Normal,
-                Priority::Batch => turns::Priority::Batch,
+                Priority::Latency => ration_policy::Priority::Latency,
+                Priority::Normal => ration_policy::Priority::Normal,
+                Priority::Batch => ration_policy::Priority::Batch,
             },
         }
     }
@@ -111,7 +111,7 @@ impl Asked {
         self.memory.is_none()
             && self.limit.is_none()
             && self.request.is_none()
-            && self.urgency == turns::Priority::Normal
+            && self.urgency == ration_policy::Priority::Normal
     }
 }
 
@@ -129,10 +129,10 @@ impl Slice {
             compute.set_limit(after.limit.unwrap_or(Share::WHOLE), now);
         }
         if before.request != after.request {
-            compute.set_request(after.request, now);
+            compute.set_request(after.request);
         }
         if before.urgency != after.urgency {
-            compute.set_priority(after.urgency, now);
+            compute.set_priority(after.urgency);
         }
         self.set_time(&before, &after);
     }

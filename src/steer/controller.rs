@@ -124,9 +124,19 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
             steer.state.with(|state| state.is_waited_for());
         }
     });
-    ledger::quota::follow(sys::nanoseconds());
+    let now = sys::nanoseconds();
+    ledger::quota::follow(now);
     // Who counts its launches knows of them.
-    let launches = steers().any(|(_, steer)| !steer.is_counted()) && counts.more() != [0; 3];
+    let is_passed = steers().any(|(_, steer)| !steer.is_counted());
+    let more = if counts.are_due(now) || is_passed { counts.more() } else { [0; 3] };
+    let launches = is_passed && more != [0; 3];
+    // They do not say on which GPU: one on which a launch was counted of late takes them all.
+    let used = steers().find(|(_, steer)| steer.touched.load(Ordering::Relaxed)).or_else(|| steers().next());
+    if more != [0; 3]
+        && let Some((slice, _)) = used
+    {
+        slice.compute().launched(more[0], more[1]);
+    }
     let lanes = lane::all().map(|lane| lane.launched_so_far());
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);

@@ -8,6 +8,8 @@ pub struct Counts {
     /// The rows that launch kernels, those that launch graphs, and those that copy or fill.
     rows: [Vec<usize>; 3],
     known: [u64; 3],
+    /// When they were last told.
+    told: u64,
 }
 
 impl Counts {
@@ -19,7 +21,17 @@ impl Counts {
         let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
         let graphs = of(&|name| name.starts_with(b"cuGraphLaunch"));
         let copies = of(&|name| name.starts_with(b"cuMemcpy") || name.starts_with(b"cuMemset"));
-        Counts { rows: [kernels, graphs, copies], known: [0; 3] }
+        Counts { rows: [kernels, graphs, copies], known: [0; 3], told: 0 }
+    }
+
+    /// Whether they are to be told, for whoever reads the region.
+    pub fn are_due(&mut self, now: u64) -> bool {
+        const NOW_AND_THEN: u64 = 50_000_000;
+        let are_due = now >= self.told + NOW_AND_THEN;
+        if are_due {
+            self.told = now;
+        }
+        are_due
     }
 
     /// How many more there are of each than when this was last asked.

@@ -216,7 +216,7 @@ impl State {
         if touched || self.seen_pending || seen.launches {
             self.launched = now;
         }
-        let priority_keeps = compute.priority() == ration_policy::turns::Priority::Latency;
+        let priority_keeps = compute.priority() == ration_policy::Priority::Latency;
         steer.is_awaited.store(priority_keeps, Ordering::Relaxed);
         let gone = if priority_keeps { GONE_LATENCY } else { GONE };
         let is_there = self.launched != 0 && now < self.launched + gone;

@@ -8,8 +8,7 @@
 //!
 //! Whoever starts a piece of work only when [`Bucket::free_at`] is not in the future, and has what it took charged, uses in
 //! any stretch of time no more than limit × (stretch + burst) and the one piece with which it ran into debt, and what else
-//! was in flight then and not charged yet; and whoever always wants gets limit × stretch, less one piece. Where it takes turns
-//! with others, the longest wait for one counts as burst too: see [`Bucket::kept_waiting`].
+//! was in flight then and not charged yet; and whoever always wants gets limit × stretch, less one piece.
 
 use crate::Share;
 
@@ -31,23 +30,10 @@ impl Bucket {
     /// The longest debt, ten minutes of waiting. More is forgiven, and a word that says much more is damage and no debt.
     pub const LONGEST_DEBT: u64 = 600_000_000_000;
 
-    /// The longest wait for a turn that is saved up.
-    pub const LONGEST_KEPT: u64 = 1_000_000_000;
-
     /// A ceiling with the usual burst.
     #[inline]
     pub const fn new(limit: Share) -> Bucket {
         Bucket { limit, burst: Bucket::USUAL_BURST }
-    }
-
-    /// The ceiling of a container that has been waiting for its turn for so long, and, once it has it, was waiting for so long
-    /// before it, until that turn ends or the container is idle. The burst is for the idle: who is kept waiting is not, and
-    /// finds all that became due meanwhile, or its limit could not be reached where a round of turns takes longer than the
-    /// burst.
-    #[inline]
-    pub const fn kept_waiting(self, waited: u64) -> Bucket {
-        let waited = if waited < Bucket::LONGEST_KEPT { waited } else { Bucket::LONGEST_KEPT };
-        Bucket { burst: self.burst.saturating_add(waited), ..self }
     }
 
     /// The word after so much GPU time was used, up to now or a little before.
@@ -70,15 +56,6 @@ impl Bucket {
     #[inline]
     pub fn free_at(self, used_until: u64, now: u64) -> u64 {
         self.settled(used_until, now)
-    }
-
-    /// From when enough is due to work through a turn of that length, or as much of it as can be saved up. Whoever takes
-    /// turns comes back then and not at the first nanosecond that is due, which would not be worth the switch.
-    #[inline]
-    pub fn ready_at(self, used_until: u64, now: u64, turn: u64) -> u64 {
-        // While it works, more becomes due: a turn uses up what is due at its beginning only by the rest of the share.
-        let rest = turn.saturating_sub(self.limit.gpu(turn));
-        self.settled(used_until, now).saturating_add(self.limit.wall(rest).min(self.burst))
     }
 
     /// How much GPU time is due by now; 0 while there is a debt.

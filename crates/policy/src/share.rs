@@ -8,7 +8,7 @@ impl Share {
     /// All of it.
     pub const WHOLE: Share = Share(1_000_000);
 
-    /// What a container weighs in [`turns`](crate::turns) that asked for no share: it is guaranteed nothing, and others that
+    /// What a container weighs that asked for no share: it is guaranteed nothing, and others that
     /// asked for everything lose a hundredth to it, so that it does not starve. Among themselves such containers are equal.
     pub const UNASKED: Share = Share(10_000);
 
@@ -34,7 +34,7 @@ impl Share {
         self.0 == Share::WHOLE.0
     }
 
-    /// What a container with this request and this limit, in millionths, weighs when it takes turns; a request of 0 is none.
+    /// What a container with this request and this limit, in millionths, weighs; a request of 0 is none.
     /// It cannot use more than its limit, so it weighs no more.
     #[inline]
     pub fn weight(request_ppm: u32, limit: Share) -> Share {

@@ -2,8 +2,8 @@
 //!
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
+use crate::Priority;
 use crate::Share;
-use crate::turns::Priority;
 
 /// One microsecond and one millisecond, in nanoseconds.
 const US: u64 = 1_000;

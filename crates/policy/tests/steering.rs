@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ration_policy::Priority;
 use ration_policy::Share;
 use ration_policy::steer::{self, Peer, Slice, TUNING};
-use ration_policy::turns::Priority;
 use sim_scheduler::programs::{self, Outcome, Program, Shape, percentile};
 use sim_scheduler::{Gpu, MS, OFF_CALL, ON_CALL, US};
 

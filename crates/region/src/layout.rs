@@ -79,7 +79,7 @@ pub struct Header {
     pub lock: AtomicU32,
     /// Where the search for a free slot begins, so that a slot rests for as long as possible before it is used again.
     pub claim_from: AtomicU32,
-    /// Whose turn it is to use the GPU: see [`crate::turns`].
+    /// Had a meaning once, and has none.
     pub turns: [AtomicU64; TURNS],
     pub(crate) rest: [AtomicU64; reserved(488)],
 }

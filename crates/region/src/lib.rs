@@ -29,7 +29,6 @@ mod sys;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod turns;
 mod view;
 
 pub use compute::{Compute, ComputeView};
@@ -41,7 +40,6 @@ pub use memory::rescue;
 pub use region::{Member, Region};
 pub use steering::{Facts, Lease, Neighbourhood, Present};
 pub use sys::{futex_wait, futex_wake, start_thread};
-pub use turns::Whose;
 pub use view::{ContainerView, Dead, Name, ProcessView};
 
 /// A GPU, as a region needs to know it.

@@ -13,12 +13,11 @@ use std::time::Duration;
 use ration_policy::Share;
 use ration_policy::steer::{self, Peer};
 
-use crate::compute::{Compute, word};
+use crate::compute::{Compute, priority, word};
 use crate::layout::{CONTAINERS, LIVE, Process};
 use crate::life::is_held;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::sys;
-use crate::turns::priority;
 
 /// A process's words.
 mod of_process {
@@ -40,7 +39,7 @@ const IS_ON: u64 = 4;
 const PENDING: u64 = 8;
 
 /// A container's words, besides those of [`word`].
-mod of_container {
+pub(crate) mod of_container {
     /// How many leases there had been in the high bits, and to whom the last of them went, plus one, in the low 16.
     pub const LEASE: usize = 32;
     /// What it has had of leases, over its weight.
@@ -53,7 +52,7 @@ mod of_container {
     /// Nanoseconds that it was off the GPU, by its limit and for others' leases.
     pub const OFF_BY_LIMIT: usize = 37;
     pub const OFF_FOR_OTHERS: usize = 38;
-    /// 1: its channels are driven; 2: they cannot be.
+    /// 1: its channels are driven; 2: they cannot be, and launches are held in their calls; 0: not tried yet.
     pub const SWITCH: usize = 39;
 }
 

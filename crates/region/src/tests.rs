@@ -4,7 +4,6 @@ mod kills;
 mod laws;
 mod sharing;
 mod steering;
-mod turns;
 mod waits;
 
 use std::cell::RefCell;

@@ -140,10 +140,10 @@ fn of_containers(registry: &mut Registry, status: &Status) {
     let seconds = |ns: u64| ns as f64 / 1e9;
     counter("ration_container_memory_refused", "How often it was refused memory", &|it| it.memory_refused as f64);
     counter("ration_container_gpu_seconds", "How long the GPU has worked for it", &|it| seconds(it.gpu_time_ns));
-    counter("ration_container_throttled_seconds", "How long its launches were held up", &|it| seconds(it.throttled_ns));
-    counter("ration_container_waited_seconds", "How long it has waited for turns", &|it| seconds(it.waited_ns));
-    counter("ration_container_turns", "Turns that it has had", &|it| it.turns as f64);
-    counter("ration_container_preempted", "Turns that were cut short for another", &|it| it.preempted as f64);
+    counter("ration_container_throttled_seconds", "How long its limit kept it off", &|it| seconds(it.throttled_ns));
+    counter("ration_container_waited_seconds", "How long it has waited for leases", &|it| seconds(it.waited_ns));
+    counter("ration_container_leases", "Leases that it has had", &|it| it.leases as f64);
+    counter("ration_container_switches", "How often it went off the GPU or on", &|it| it.switches as f64);
     counter("ration_container_kernels", "Kernels that it has launched", &|it| it.kernels as f64);
     counter("ration_container_graphs", "Graphs that it has launched", &|it| it.graphs as f64);
     let processes = Family::<OfProcesses, Gauge>::default();

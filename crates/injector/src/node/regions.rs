@@ -56,14 +56,16 @@ pub struct ContainerReport {
     pub priority: String,
     /// How long the GPU has worked for it, in nanoseconds.
     pub gpu_time_ns: u64,
-    /// How long its launches were held up.
+    /// How long its limit has kept it off the GPU.
     pub throttled_ns: u64,
-    /// How long it has waited for turns.
+    /// How long it has waited for leases.
     pub waited_ns: u64,
-    /// Turns that it has had.
-    pub turns: u64,
-    /// Turns that were cut short for another.
-    pub preempted: u64,
+    /// Leases that it has had.
+    pub leases: u64,
+    /// How often it went off the GPU or on.
+    pub switches: u64,
+    /// By what: `channels`, `launches` where those cannot be driven, or nothing yet.
+    pub switched_by: Option<String>,
     /// Kernels that it has launched.
     pub kernels: u64,
     /// Graphs that it has launched.
@@ -86,8 +88,9 @@ impl ContainerReport {
             gpu_time_ns: compute.gpu_time,
             throttled_ns: compute.throttled,
             waited_ns: compute.waited,
-            turns: compute.turns,
-            preempted: compute.preempted,
+            leases: compute.leases,
+            switches: compute.switches,
+            switched_by: compute.by_channels.map(|it| if it { "channels" } else { "launches" }.to_owned()),
             kernels: compute.kernels,
             graphs: compute.graphs,
             processes: view

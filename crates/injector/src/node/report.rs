@@ -198,15 +198,16 @@ fn write_container(out: &mut String, container: &ContainerReport) -> std::fmt::R
     writeln!(out, "      memory: {used} of {limit}, refused {refused} times")?;
     writeln!(
         out,
-        "      compute: limit {}, request {request}, {}; GPU {:.3} s, throttled {:.3} s, waited {:.3} s, {} turns ({} cut \
-         short), {} kernels, {} graphs",
+        "      compute: limit {}, request {request}, {}; GPU {:.3} s, throttled {:.3} s, waited {:.3} s, {} leases, {} switches \
+         by {}, {} kernels, {} graphs",
         percent(container.compute_limit_ppm),
         container.priority,
         seconds(container.gpu_time_ns),
         seconds(container.throttled_ns),
         seconds(container.waited_ns),
-        container.turns,
-        container.preempted,
+        container.leases,
+        container.switches,
+        container.switched_by.as_deref().unwrap_or("nothing"),
         container.kernels,
         container.graphs
     )

@@ -85,7 +85,7 @@ fn what_becomes_due_while_the_gpu_works_for_others_is_not_lost() {
 fn all_of_the_gpu_is_no_ceiling() {
     let bucket = bucket(100);
     for word in [0, START, START + 1000 * MS, u64::MAX] {
-        assert!(bucket.free_at(word, START) <= START && bucket.ready_at(word, START, 20 * MS) <= START);
+        assert!(bucket.free_at(word, START) <= START);
     }
 }
 
@@ -109,18 +109,6 @@ fn a_debt_is_paid_at_the_new_rate_when_the_limit_changes() {
     assert_eq!(low.free_at(word, START), START + 200 * MS);
     assert_eq!(low.changed(high, word, START), START + 20 * MS);
     assert_eq!(high.changed(low, START + 20 * MS, START), START + 200 * MS);
-}
-
-/// As where eight containers of an eighth each take turns, and the others' turns are longer than the burst.
-#[test]
-fn what_becomes_due_during_a_wait_for_a_turn_is_kept() {
-    let bucket = Bucket { burst: 10 * MS, ..bucket(10) };
-    let (since, now) = (START, START + 90 * MS);
-    assert_eq!(bucket.due(since, now), MS, "to the idle, the burst");
-    let kept = bucket.kept_waiting(now - since);
-    assert_eq!(kept.due(since, now), 9 * MS);
-    assert_eq!(kept.due(0, now), 10 * MS, "and what it had saved up before");
-    assert_eq!(bucket.kept_waiting(u64::MAX).burst, bucket.burst + Bucket::LONGEST_KEPT);
 }
 
 proptest! {
@@ -160,48 +148,6 @@ proptest! {
         prop_assert!(used >= due, "{used} of {due}");
     }
 
-    /// The same where it is kept waiting for turns, for up to a second each time, and does nothing meanwhile.
-    #[test]
-    fn nothing_is_lost_to_waiting_for_turns(
-        limit in (10_000..300_000u32).prop_map(Share::from_ppm),
-        waits in prop::collection::vec(0..Bucket::LONGEST_KEPT, 1..30),
-    ) {
-        let bucket = Bucket { limit, burst: 0 };
-        let (mut now, mut word, mut used) = (START, START, 0);
-        for wait in waits {
-            // A turn: all that has become due since the last one.
-            let since = now;
-            now += wait;
-            let kept = bucket.kept_waiting(now - since);
-            let due = kept.due(word, now);
-            word = kept.charged(word, now, due);
-            used += due;
-        }
-        prop_assert!(used + 30 >= limit.gpu(now - START), "{used} of {}", limit.gpu(now - START));
-    }
-
-    /// Whoever comes when it is ready works through its turn.
-    #[test]
-    fn who_is_ready_has_enough_for_a_turn(limit in a_limit(), word in 0..START, turn in 1..30 * MS) {
-        let bucket = Bucket { limit, burst: u64::MAX };
-        let mut now = bucket.ready_at(word, START, turn).max(START);
-        let (mut word, piece) = (word, 50_000.min(turn));
-        for _ in 0..turn / piece {
-            prop_assert!(bucket.free_at(word, now) <= now, "in debt after a part of it");
-            now += piece;
-            word = bucket.charged(word, now, piece);
-        }
-    }
-
-    /// Also with a burst that is too small for it: at the latest when all is saved up that can be.
-    #[test]
-    fn everybody_is_ready_some_day(bucket in any_bucket(), word in 0..START + 1000 * MS, turn in any_time()) {
-        let ready = bucket.ready_at(word, START, turn);
-        prop_assert!(ready <= word.max(START).saturating_add(bucket.burst));
-        let later = ready.max(START);
-        prop_assert!(bucket.ready_at(word, later, turn) <= later, "and stays so");
-    }
-
     /// What is owed or saved up is GPU time, whatever the limit.
     #[test]
     fn a_change_of_limit_changes_no_balance(old in a_limit(), new in a_limit(), offset in 0..2000 * MS) {
@@ -230,6 +176,5 @@ proptest! {
         prop_assert!(bucket.due(word, now) == 0 || bucket.free_at(word, now) < now);
         let changed = bucket.changed(other, word, now);
         prop_assert!((now.saturating_sub(other.burst)..=latest).contains(&changed));
-        let _ = (bucket.ready_at(word, now, gpu), bucket.kept_waiting(gpu).charged(word, now, gpu));
     }
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ration_policy::Priority;
 use ration_policy::Share;
-use ration_policy::turns::Priority;
-use ration_region::{Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
+use ration_region::{Facts, Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
 
 #[path = "dice.rs"]
 mod dice;
@@ -220,34 +220,40 @@ fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
     }
 }
 
-/// Takes turns on the GPU and is charged for it, whatever the words say.
+/// Is charged for its use of the GPU, says what is so, and passes leases, whatever the words say.
 fn compute(member: &Member, dice: &mut Dice) {
     let (compute, now) = (member.compute(), 1 + dice.bytes() / 2);
-    match dice.below(12) {
-        0 => compute.wants(now),
-        1 => compute.wants_no_more(),
-        2..5 => drop(compute.whose_turn(now)),
-        5 => compute.hand_over(now),
-        6 => drop(compute.take_turn(now, dice.bytes())),
+    match dice.below(10) {
+        0 | 1 => {
+            let facts = Facts { usage: dice.bytes() as u32, wants: true, fills: dice.once_in(2), ..Facts::default() };
+            compute.says(&facts, now);
+        }
+        2 => compute.says_nothing(),
+        3 => compute.charge(dice.bytes(), now, dice.bytes()),
+        4 => compute.launched(dice.bytes(), 1),
+        5 => {
+            let among = compute.neighbourhood(now);
+            let lease = compute.lease(&among, now);
+            compute.joins(&among);
+            compute.pass_lease(among.next(dice.bytes() as usize).unwrap_or(dice.bytes() as usize), lease.number);
+        }
+        6 => {
+            let among = compute.neighbourhood(now);
+            compute.wait_for_lease(&compute.lease(&among, now), now, now);
+        }
         7 => {
-            compute.charge(dice.bytes(), now, dice.bytes());
-            compute.give_turn();
+            compute.held_for(dice.bytes(), Share::from_ppm(dice.bytes() as u32));
+            compute.switched(dice.bytes());
+            compute.was_off(dice.bytes(), dice.once_in(2));
         }
         8 => {
-            compute.works(dice.bytes());
-            compute.rests(now);
-            compute.is_active(now);
-            compute.launched(dice.bytes(), 1, now);
-        }
-        9 => drop(compute.company(now)),
-        10 => {
             compute.set_limit(Share::from_ppm(dice.bytes() as u32), now);
-            compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)), now);
-            compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]), now);
+            compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)));
+            compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]));
         }
-        _ => compute.wait_for_bell(compute.bell(), now.saturating_add(dice.bytes()), now),
+        _ => drop((compute.is_leader(now), compute.free_at(now))),
     }
-    let _ = (compute.limit(), compute.priority(), compute.gpu_time(), compute.is_holder(), compute.keep_turn(now));
+    let _ = (compute.limit(), compute.priority(), compute.gpu_time());
 }
 
 /// What is done about memory that crosses processes.
