@@ -82,8 +82,6 @@ pub struct State {
     slice: steer::Slice,
     written: u64,
     fills: bool,
-    /// It has shown so, in a lease or alone: until then it does not go off for others' leases.
-    is_proven: bool,
     /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
     asked_again: u64,
     rest: u64,
@@ -162,7 +160,6 @@ impl State {
             slice: steer::Slice::NEW,
             written: TUNING.default_slice,
             fills: false,
-            is_proven: false,
             asked_again: 0,
             rest: 0,
             is_in: false,
@@ -348,18 +345,17 @@ impl State {
     fn fills_or_not(&mut self, is_alone: bool, now: u64) {
         if self.account.pending() < WAITING {
             // It rests, and may be another when it is back.
-            (self.fills, self.is_proven, self.asked_again, self.rest) = (false, false, 0, 0);
+            (self.fills, self.asked_again, self.rest) = (false, 0, 0);
         } else if is_alone && self.off.is_none() {
             self.fills = self.account.usage() > 800_000;
-            self.is_proven = self.fills;
         } else if self.fills {
             let Some(held) = self.held.as_ref().filter(|held| held.usable >= TUNING.least_lease * 2) else { return };
             if held.used * 100 >= held.usable * NOT_FILLING {
-                (self.is_proven, self.rest) = (true, 0);
+                self.rest = 0;
                 return;
             }
             // The first time it is asked again at once: it may have been a bad moment.
-            (self.fills, self.is_proven) = (false, false);
+            self.fills = false;
             self.asked_again = now + self.rest;
             self.rest = (2 * self.rest).clamp(ASKED_AGAIN, LONGEST_REST);
         } else if self.account.pending() > FILLING && self.off.is_none() {
@@ -427,8 +423,7 @@ impl State {
                 self.free_until = now + TUNING.lease;
             }
             // Where nobody holds the GPU, nobody makes way.
-            let stays = !self.is_proven || now < self.free_until || lease.holder.is_none();
-            return (stays, Some(lease), u64::MAX);
+            return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);
         }
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
