@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cost, host, lines, node, pool, table, witness
+from gpu.compute import account, alone, beside, cost, host, judges, lines, mixes, node, table, witness
 from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
@@ -29,14 +29,14 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
         TIMES.warmup, TIMES.solo = 0.5, min(TIMES.window, 1.5)
     if options.warmup is not None:
         TIMES.warmup = options.warmup
-        pool.TIMES.warmup = options.warmup
+        mixes.TIMES.warmup = options.warmup
     if options.window:
-        pool.TIMES.window = options.window
-    pool.TIMES.mixes = options.mixes
-    pool.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
+        mixes.TIMES.window = options.window
+    mixes.TIMES.mixes = options.mixes
+    mixes.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
     EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
-    lines.HOST.busy = options.busy or 0
-    host.keep_busy(lines.HOST.busy)
+    judges.HOST.busy = options.busy or 0
+    host.keep_busy(judges.HOST.busy)
     names = [case.name for case in cases]
     lines.plan(names)
     STABLE.order = alone.keys(names)

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu.bench import Bench, Case
-from gpu.compute import bars, pool
+from gpu.compute import bars
 from gpu.compute.container import simulated
+from gpu.compute.judges import (
+    HOST,
+    entries,
+    figure,
+    judge_alike,
+    judge_free,
+    judge_halves,
+    judge_limit,
+    judge_mixed,
+    judge_phases,
+    judge_requests,
+    judge_service,
+    judge_shares,
+    listed,
+    speeds,
+    times,
+)
 from gpu.compute.loads import ANY, LAUNCH_BOUND, Load
-from gpu.compute.pool import Found, Mix, Pool, Result, member
+from gpu.compute.mixes import TIMES, WHOLE, Member, Mix, Result, member, seats_of, solos
+from gpu.compute.pool import Pool
 
 MOST_SCRIPTS = 12  # processes with a framework in one pool: thirty kept the kernel module and the host busy
 LIMITS = (10, 25, 50, 75, 90)
+COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "apart", "thread", "held"]
 
 # What each program requests in pairs, fours and eights: requests are weights where they are more than the GPU has.
 REQUESTS = {
@@ -41,23 +59,6 @@ LIMITED += ("gemm", "prefill", "train", "kernels-500us", "sync-each")
 FREE = ("decode", "mlp", "conv", "lstm", "cupy-loop", "jax-small", "decode-graph", "gemm", "kernels-50us", "sync-each")
 
 
-@dataclass
-class Host:
-    """How many cores other programs keep busy, by the command line."""
-
-    busy: int = 0
-
-    @property
-    def slack(self) -> float:
-        return 3.0 if self.busy else 0.0
-
-    @property
-    def is_full(self) -> bool:
-        return self.busy >= (os.cpu_count() or 1)
-
-
-HOST = Host()
-
 Judge = Callable[[Bench, Result], tuple[list[str], str]]  # what is wrong with a mix, and what it showed
 
 
@@ -71,7 +72,7 @@ class Line:
     judge: Judge
 
     def chosen(self) -> list[Mix]:
-        return list(self.mixes[: pool.TIMES.mixes])
+        return list(self.mixes[: TIMES.mixes])
 
     def case(self) -> Case:
         return Case(self.name, self.about, lambda bench: run_line(bench, self), lambda: self.name in results)
@@ -82,7 +83,7 @@ results: dict[str, list[Result]] = {}
 
 
 def weight(mixes: Sequence[Mix]) -> int:
-    return sum(seat.load.is_script for seat in pool.seats_of(mixes, pool.solos))
+    return sum(seat.load.is_script for seat in seats_of(mixes, solos))
 
 
 def gather(bench: Bench, line: Line) -> list[Result]:
@@ -125,7 +126,7 @@ def run_line(bench: Bench, line: Line) -> None:
             bench.problem(f"{name}: {problem}")
         rows += rows_of(result, wrong)
         bench.note(f"{name}: {told}" + "".join(f"\n    - {problem}" for problem in wrong))
-    bench.figures["columns"] = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "thread", "held"]
+    bench.figures["columns"] = COLUMNS
     bench.figures["rows"] = rows
     bench.headline = "; ".join(lines) if len(found) <= 2 else f"{held} of {len(found)} held; {summary(found)}"
 
@@ -141,30 +142,16 @@ def rows_of(result: Result, wrong: list[str]) -> list[list[str]]:
     rows = []
     for number, it in enumerate(result.mix.members):
         plain, ration = (result.found[way][number] if way in result.found else None for way in ("plain", "ration"))
-        asks = " ".join(value for _, value in it.settings)
+        asks = f"{result.mix.limit:g}%" if result.mix.limit is not None else " ".join(value for _, value in it.settings)
         cells = [figure(plain.speed), figure(plain.gpu)] if plain else ["", ""]
         cells += [figure(ration.speed), figure(ration.gpu)] if ration else ["", ""]
         thread = figure(ration.thread) if ration and ration.thread is not None else ""
-        alone = pool.solos[it.load.name].gpu
+        got = ration or plain
+        apart = figure(got.apart) if got and got.apart is not None else ""
         name = f"{it.load.name} ({asks})" if asks else it.load.name
-        rows.append([result.mix.name, name, figure(alone), *cells, thread, "no" if wrong else "yes"])
+        u = figure(got.u) if got else ""
+        rows.append([result.mix.name, name, u, *cells, apart, thread, "no" if wrong else "yes"])
     return rows
-
-
-def figure(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def listed(values: Sequence[float]) -> str:
-    return "/".join(f"{value:.1f}".removesuffix(".0") for value in values)
-
-
-def entries(result: Result) -> list[bars.Entry]:
-    plain, ration = result.found["plain"], result.found["ration"]
-    return [
-        bars.Entry(it.load.name, it.request, pool.solos[it.load.name].gpu, a.speed, a.gpu, b.speed, b.gpu)
-        for it, a, b in zip(result.mix.members, plain, ration, strict=True)
-    ]
 
 
 def summary(found: Sequence[Result]) -> str:
@@ -178,101 +165,14 @@ def summary(found: Sequence[Result]) -> str:
     return f"GPU time in sum {means['ration']:.1f} on average, plain {means['plain']:.1f}"
 
 
-def speeds(found: Sequence[Found]) -> list[float]:
-    return [it.speed for it in found]
-
-
-def times(found: Sequence[Found]) -> list[float]:
-    return [it.gpu for it in found]
-
-
-# ------------------------------------------------------------------------------------------------------- judges
-
-
-def judge_shares(_: Bench, result: Result) -> tuple[list[str], str]:
-    wanted, got = [it.request for it in result.mix.members], times(result.found["ration"])
-    told = f"{listed(wanted)} wanted, {listed(got)} got, in sum {sum(got):.1f}; plain {listed(times(result.found['plain']))}"
-    return bars.shares(wanted, got, HOST.slack), told
-
-
-def judge_halves(_: Bench, result: Result) -> tuple[list[str], str]:
-    got = speeds(result.found["ration"])
-    return bars.halves(got, HOST.slack), f"{listed(got)} of their speeds; plain {listed(speeds(result.found['plain']))}"
-
-
-def judge_phases(_: Bench, result: Result) -> tuple[list[str], str]:
-    before, beside, after = result.found["ration"][0].cuts
-    plain = listed([gpu for _, gpu in result.found["plain"][0].cuts])
-    told = f"alone, beside, alone again {listed([before[0], beside[1], after[0]])}; plain {plain}"
-    return bars.phases(beside[1], [before[0], after[0]], HOST.slack), told
-
-
-def judge_limit(_: Bench, result: Result) -> tuple[list[str], str]:
-    it, got = result.mix.members[0], result.found["ration"][0]
-    most, u = float(dict(it.settings)["RATION_COMPUTE_LIMIT"].rstrip("%")), pool.solos[it.load.name].gpu
-    told = f"limit {most:g}: GPU {got.gpu:.1f}, speed {got.speed:.1f} (uses {u:.1f} alone)"
-    if it.load.name == "empty":
-        return bars.empty(got.speed, HOST.slack), told
-    return bars.limit(most, u, got.gpu, got.speed, HOST.slack), told
-
-
-def latency_of(result: Result, way: str) -> bars.Latency:
-    alone = pool.solos[result.mix.members[0].load.name]
-    return bars.slowed(result.found[way][0].took_us, alone.took_us)
-
-
-def told_latency(result: Result) -> str:
-    lines = []
-    for way in ("ration", "plain"):
-        got = latency_of(result, way)
-        lines.append(f"{way} {got.p50:.2f}x/{got.p99:.2f}x, others {listed(speeds(result.found[way][1:]))}")
-    return "; ".join(lines)
-
-
-def judge_requests(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, others = latency_of(result, "ration"), speeds(result.found["ration"][1:])
-    if len(others) == 1:
-        u = pool.solos[result.mix.members[0].load.name].gpu
-        wrong = bars.quick(got, 1.12, 1.2, HOST.slack) + bars.keeps(others[0], u, HOST.slack)
-    else:
-        plain = speeds(result.found["plain"][1:])
-        wrong = bars.quick(got, 1.15, 1.4, HOST.slack) + bars.sum_near_plain(others, plain, HOST.slack)
-    return wrong, told_latency(result)
-
-
-def judge_service(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, plain = (latency_of(result, way) for way in ("ration", "plain"))
-    others = [speeds(result.found[way][1:]) for way in ("ration", "plain")]
-    wrong = bars.quick(got, 1.1, 1.2, HOST.slack) + bars.no_worse(got, plain, HOST.slack)
-    return wrong + bars.each_near_plain(*others, HOST.slack), told_latency(result)
-
-
-def judge_mixed(_: Bench, result: Result) -> tuple[list[str], str]:
-    mix = entries(result)
-    told = f"speeds {listed([it.speed for it in mix])}, plain {listed([it.plain_speed for it in mix])}; GPU "
-    told += f"{listed([it.gpu for it in mix])}, plain {listed([it.plain_gpu for it in mix])}, "
-    told += f"due {listed(bars.fair_shares(mix))}, use {listed([it.u for it in mix])}"
-    return bars.mixed(mix, HOST.slack), told
-
-
-def judge_alike(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, plain = speeds(result.found["ration"]), speeds(result.found["plain"])
-    return bars.alike(got, plain), f"{listed(got)} of their speed alone; plain {listed(plain)}"
-
-
-def judge_free(_: Bench, result: Result) -> tuple[list[str], str]:
-    got = result.found["ration"][0].speed
-    return bars.free(got, HOST.slack), f"{got:.2f}% of its bare speed"
-
-
 # -------------------------------------------------------------------------------------------------------- mixes
 
 
-def mix(name: str, *members: pool.Member, **more) -> Mix:
+def mix(name: str, *members: Member, **more) -> Mix:
     return Mix(name, members, **more)
 
 
-def shared(*parts: tuple[str, float]) -> tuple[pool.Member, ...]:
+def shared(*parts: tuple[str, float]) -> tuple[Member, ...]:
     return tuple(member(ANY[name], request, number) for number, (name, request) in enumerate(parts))
 
 
@@ -287,7 +187,13 @@ def latency_mix(name: str, asking: str, request: float, *others: tuple[str, floa
 
 def limited(load: Load, limits: Sequence[int]) -> tuple[Mix, ...]:
     return tuple(
-        mix(f"{load.name} at {it}%", member(load, 0, RATION_COMPUTE_LIMIT=f"{it}%"), ways=("ration",)) for it in limits
+        mix(
+            f"{load.name} at {it}%",
+            member(load, 0, RATION_COMPUTE_LIMIT=f"{WHOLE:g}%"),
+            ways=("ration",),
+            limit=float(it),
+        )
+        for it in limits
     )
 
 

@@ -1,0 +1,137 @@
+"""Tests of the pool: made-up programs are brought through mixes, and what they did is added up."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+from gpu import build
+from gpu.bench import Bench
+from gpu.compute import bars, lines, loads, mixes, pool, pretender, region
+from gpu.compute.mixes import Mix, Result, member
+from gpu.compute.selfcheck import bench_in
+
+MS = 1_000_000
+TESTS = Path(__file__).resolve().parents[2]
+
+
+class Pretending(loads.Load):
+    """A load that makes its work up."""
+
+    def command(self, bench: Bench) -> list[str]:
+        source = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from gpu.compute import pretender; pretender.main()"
+        return [sys.executable, "-B", "-c", source]
+
+
+def pretending(*names: str) -> list[Pretending]:
+    return [Pretending(name, "about", ("deep", "1")) for name in names]
+
+
+class Regions(unittest.TestCase):
+    def test_a_limit_is_changed_in_the_region(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            data, words = pretender.live_region("gpu/one")
+            path = Path(place, "gpu.region")
+            path.write_bytes(data)
+            region.set_limit(Path(place), "gpu/one", 12.5)
+            after = path.read_bytes()
+            self.assertEqual(struct.unpack_from("<Q", after, words)[0], 125_000)
+            self.assertEqual(after[:words] + data[words : words + 8] + after[words + 8 :], data, "and nothing else")
+            with self.assertRaises(RuntimeError):
+                region.set_limit(Path(place), "gpu/other", 12.5)
+
+
+class Pools(unittest.TestCase):
+    def run_mixes(self, wanted: list[Mix], **times: float) -> list[Result]:
+        if not (shutil.which("gcc") or shutil.which("cc")):
+            self.skipTest("no C compiler")
+        before = replace(mixes.TIMES)
+        vars(mixes.TIMES).update({"warmup": 0.1, "window": 1.0, **times})
+        with tempfile.TemporaryDirectory() as place:
+            Path(place, "work").mkdir()
+            bench = bench_in(str(Path(place, "work")))
+            bench.log.parent.mkdir(exist_ok=True)
+            build.built.pop(("busy_sum", ""), None)
+            try:
+                return pool.Pool(bench, wanted).run()
+            finally:
+                vars(mixes.TIMES).update(vars(before))
+                self.alone = dict(mixes.solos)
+                mixes.solos.clear()
+                build.built.pop(("busy_sum", ""), None)
+
+    def test_each_process_is_there_once_and_rooms_for_those_that_meet(self) -> None:
+        one, other = pretending("a", "b")
+        wanted = [
+            Mix("both", (member(one, 25), member(other, 75))),
+            *lines.limited(one, (10, 25)),
+            Mix("third", (member(other, 75), member(one, 50, 1))),
+        ]
+        seats = mixes.seats_of(wanted)
+        self.assertEqual((len(seats), sum(it.settings is None for it in seats)), (7, 3))
+        rooms = mixes.rooms_of(wanted)
+        self.assertEqual(len(rooms), 4)
+        self.assertEqual(len(set(rooms.values())), 2)
+        self.assertEqual(len(mixes.seats_of(lines.limited(one, (10, 25, 50)))), 1, "limits need one process")
+
+    def test_mixes_are_run_and_added_up(self) -> None:
+        one, other = pretending("pretender", "another")
+        both, dies, again = self.run_mixes(
+            [
+                Mix("both", (member(one, 25), member(other, 75)), cuts=((0, 0.5), (0.5, 1))),
+                Mix("dies", (member(one, 13),), ("ration",)),
+                Mix("again", (member(one, 25),), ("ration",)),
+            ]
+        )
+        alone = self.alone["pretender"]
+        self.assertAlmostEqual(alone.gpu, 25, delta=0.3)
+        self.assertAlmostEqual(alone.rate, 250, delta=3)
+        self.assertEqual((both.broken, again.broken), ("", ""))
+        self.assertIn("status 3", dies.broken)
+        for found in both.found["plain"] + both.found["ration"]:
+            self.assertAlmostEqual(found.gpu, 25, delta=0.3)
+            self.assertAlmostEqual(found.speed, 100, delta=1)
+            self.assertAlmostEqual(found.u, 25, delta=0.3)
+            self.assertEqual((len(found.cuts), found.apart), (2, None))
+        self.assertAlmostEqual(both.found["ration"][0].raw, 37.5, delta=0.5)
+        self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
+        entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
+        self.assertAlmostEqual(entry.p50, 2.0)
+
+    def test_limits_come_and_go_in_one_process(self) -> None:
+        (one,) = pretending("pretender")
+        dying = replace(lines.limited(one, (50,))[0], members=(member(one, 13, RATION_COMPUTE_LIMIT="100%"),))
+        half, quarter, dies = self.run_mixes([*lines.limited(one, (50, 25)), dying], window=0.6)
+        self.assertEqual(self.alone, {}, "no bare one is needed")
+        self.assertIn("ended in the middle", dies.broken)
+        for result, limit in ((half, 50), (quarter, 25)):
+            self.assertEqual(result.broken, "")
+            found = result.found["ration"][0]
+            self.assertAlmostEqual(found.speed, limit, delta=2)
+            self.assertAlmostEqual(found.gpu, 25 * limit / 100, delta=0.8)
+            self.assertAlmostEqual(found.u, 25, delta=0.5)
+            self.assertLess(found.apart, 3)
+            self.assertIn("apart", lines.judge_limit(None, result)[1])
+
+
+class Threads(unittest.TestCase):
+    def test_the_librarys_threads_are_timed_from_outside(self) -> None:
+        source = "open('/proc/self/task/' + str(__import__('os').getpid()) + '/comm', 'w').write('ration-x')"
+        source += "\nprint(flush=True)\nwhile True: pass"
+        with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as loop:
+            try:
+                loop.stdout.readline()
+                before = pool.thread_times(loop.pid)
+                time.sleep(0.3)
+                took = pool.thread_times(loop.pid) - before
+            finally:
+                loop.kill()
+        self.assertTrue(10 * MS < took < 400 * MS, took)
+        self.assertEqual(pool.thread_times(loop.pid), 0)
