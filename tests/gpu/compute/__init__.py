@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cost, host, judges, lines, mixes, node, table, witness
+from gpu.compute import account, alone, beside, cores, cost, host, judges, lines, mixes, node, table, witness
 from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
@@ -37,6 +37,7 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
     EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
     judges.HOST.busy = options.busy or 0
     host.keep_busy(judges.HOST.busy)
+    cores.PINS.begin(not options.no_pin and not judges.HOST.busy)
     names = [case.name for case in cases]
     lines.plan(names)
     STABLE.order = alone.keys(names)

@@ -173,7 +173,9 @@ def mix(name: str, *members: Member, **more) -> Mix:
 
 
 def shared(*parts: tuple[str, float]) -> tuple[Member, ...]:
-    return tuple(member(ANY[name], request, number) for number, (name, request) in enumerate(parts))
+    """Those of one program are numbered, so that the first of each is the process that is measured alone."""
+    names = [name for name, _ in parts]
+    return tuple(member(ANY[name], request, names[:at].count(name)) for at, (name, request) in enumerate(parts))
 
 
 EIGHT = ("kernels-500us", "kernels-50us", "kernels-5ms", "kernels-500us") * 2
@@ -181,8 +183,7 @@ LATENCY = {"RATION_PRIORITY": "latency"}
 
 
 def latency_mix(name: str, asking: str, request: float, *others: tuple[str, float]) -> Mix:
-    first = member(ANY[asking], request, **LATENCY)
-    return mix(name, first, *(member(ANY[load], it, number) for number, (load, it) in enumerate(others)))
+    return mix(name, member(ANY[asking], request, **LATENCY), *shared(*others))
 
 
 def limited(load: Load, limits: Sequence[int]) -> tuple[Mix, ...]:

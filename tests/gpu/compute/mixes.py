@@ -36,6 +36,10 @@ class Member:
     number: int = 0  # tells containers apart that are alike
     stay: tuple[float, float] | None = None
 
+    @property
+    def person(self) -> tuple[str, int]:
+        return self.load.name, self.number
+
 
 def member(load: Load, request: float, number: int = 0, stay: tuple[float, float] | None = None, **more: str) -> Member:
     settings = {"RATION_COMPUTE_REQUEST": f"{request:g}%"} if request else {}
@@ -69,6 +73,10 @@ class Seat:
     load: Load
     settings: tuple[tuple[str, str], ...] | None = None
     number: int = 0
+
+    @property
+    def person(self) -> tuple[str, int]:
+        return self.load.name, self.number
 
 
 def seat(it: Member, way: str) -> Seat:

@@ -22,6 +22,7 @@ from gpu.bench import Bench
 from gpu.compute import busy, region
 from gpu.compute.busy import SECOND
 from gpu.compute.container import TAIL, Crew, slice_of
+from gpu.compute.cores import PINS, pin
 from gpu.compute.mixes import (
     TIMES,
     WHOLE,
@@ -76,6 +77,7 @@ class Pool:
         self.results: dict[Mix, Result] = {}
         self.ran: dict[Mix, dict[str, list[Part]]] = {}
         self.dead: dict[Seat, str] = {}
+        PINS.settle([[it.person for it in mix.members] for mix in mixes])
         rooms = rooms_of(mixes)
         places = {number: fresh_directory(bench, f"regions-{number}") for number in sorted(set(rooms.values()))}
         try:
@@ -84,7 +86,7 @@ class Pool:
                 env: dict[str, str] = {}
                 if one.settings is not None:
                     env = slice_of(bench, label, places[rooms[one]], dict(one.settings))
-                self.crews[one] = Crew(bench, label, one.load, env)
+                self.crews[one] = Crew(bench, label, one.load, env, cores=PINS.home(one.person))
             for one, crew in self.crews.items():
                 self.attempt(one, crew.begin)
             for one, crew in self.crews.items():
@@ -150,6 +152,9 @@ class Pool:
 
     def side_by_side(self, mix: Mix, way: str, result: Result) -> list[Part]:
         seats = [seat(it, way) for it in mix.members]
+        for one, pair in zip(seats, PINS.places([it.person for it in mix.members]) or (), strict=False):
+            for session in self.crews[one].sessions:
+                pin(session.pid, pair)
         begin = time.monotonic_ns() + 20_000_000
         start = begin + int(TIMES.warmup * SECOND)
         length = int(mix.window * SECOND)

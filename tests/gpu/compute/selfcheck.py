@@ -46,8 +46,8 @@ class Pretending(loads.Load):
 
 
 def options(**given: object) -> argparse.Namespace:
-    nothing = {"window": None, "warmup": None, "quick": False, "mixes": None, "settings": None, "busy": None, "budget": None}
-    return argparse.Namespace(**{**nothing, **given})
+    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin")
+    return argparse.Namespace(**{**dict.fromkeys(nothing), **given})
 
 
 def file_of(records: list[tuple[int, int]], trouble: int = 0, count: int | None = None, late: int = 10**9) -> bytes:

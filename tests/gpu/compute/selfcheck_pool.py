@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
@@ -11,12 +12,14 @@ import time
 import unittest
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from gpu import build
 from gpu.bench import Bench
-from gpu.compute import bars, lines, loads, mixes, pool, pretender, region
+from gpu.compute import bars, cores, lines, loads, mixes, pool, pretender, region
 from gpu.compute.mixes import Mix, Result, member
 from gpu.compute.selfcheck import bench_in
+from gpu.memory.container import Session
 
 MS = 1_000_000
 TESTS = Path(__file__).resolve().parents[2]
@@ -46,6 +49,46 @@ class Regions(unittest.TestCase):
             self.assertEqual(after[:words] + data[words : words + 8] + after[words + 8 :], data, "and nothing else")
             with self.assertRaises(RuntimeError):
                 region.set_limit(Path(place), "gpu/other", 12.5)
+
+
+class Cores(unittest.TestCase):
+    def test_pairs_are_threads_of_one_core_and_enough_or_none(self) -> None:
+        first = {core: core % 8 for core in range(16)}
+        with mock.patch.object(cores, "first_sibling", first.get):
+            self.assertEqual(cores.pairs_of(range(16))[:2], [{0, 8}, {1, 9}])
+            self.assertEqual(cores.pairs_of(range(15)), [])
+        with mock.patch.object(cores, "first_sibling", lambda core: core):
+            self.assertEqual(cores.pairs_of(range(17))[-1], {14, 15})
+
+    def test_everybody_has_a_home_and_nobody_shares_one_in_a_mix(self) -> None:
+        pins = cores.Pins([frozenset({2 * at, 2 * at + 1}) for at in range(8)])
+        for part in (lines.MIXED, lines.REQUESTED, lines.SHARES):
+            together = [[it.person for it in mix.members] for line in part for mix in line.mixes]
+            homes = dict(pins.homes)
+            pins.settle(together)
+            self.assertEqual({one: pins.homes[one] for one in homes}, homes, "who has a home keeps it")
+            for some in together:
+                places = pins.places(some)
+                self.assertEqual(len(set(places)), len(some))
+                self.assertGreaterEqual(sum(pins.home(one) == at for one, at in zip(some, places, strict=True)), len(some) // 2)
+        self.assertTrue(all((name, 0) in pins.homes for name, _ in pins.homes), "where it is measured alone, it is at home")
+        pairs = [[it.person for it in mix.members] for mix in lines.MIXED[0].mixes]
+        self.assertTrue(all(pins.places(some) == [pins.home(one) for one in some] for some in pairs), "they all fit")
+        self.assertIsNone(pins.places([("gemm", number) for number in range(9)]), "nobody has homes for nine")
+        self.assertEqual((cores.Pins().home(("gemm", 0)), cores.Pins().places([("gemm", 0)])), (None, None))
+
+    def test_programs_are_pinned_from_the_start_and_moved(self) -> None:
+        here = sorted(os.sched_getaffinity(0))
+        with tempfile.TemporaryDirectory() as place:
+            source = "import os; print(sorted(os.sched_getaffinity(0)), flush=True); input()"
+            session = Session(bench_in(place), "x", [sys.executable, "-c", source], {}, 30, {here[-1]})
+            try:
+                self.assertEqual(session.line(), str(here[-1:]))
+                cores.pin(session.pid, frozenset(here[:1]))
+                self.assertEqual(sorted(os.sched_getaffinity(session.pid)), here[:1])
+            finally:
+                session.close()
+        cores.pin(session.pid, frozenset(here[:1]))  # nobody is there any more
 
 
 class Pools(unittest.TestCase):
