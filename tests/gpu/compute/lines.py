@@ -33,6 +33,7 @@ from gpu.compute.pool import Pool
 
 MOST_SCRIPTS = 12  # processes with a framework in one pool: thirty kept the kernel module and the host busy
 LIMITS = (10, 25, 50, 75, 90)
+SHARE_SECONDS = 6.0
 COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "apart", "thread", "held"]
 
 # What each program requests in pairs, fours and eights: requests are weights where they are more than the GPU has.
@@ -215,16 +216,24 @@ def line(name: str, about: str, judge: Judge, *mixes: Mix) -> Line:
     return Line(name, about, mixes, judge)
 
 
+def share_line(name: str, about: str, judge: Judge, *parts: tuple[str, float]) -> Line:
+    """Long enough: a lease may take 30 ms, and what is judged is a hundredth of the window."""
+    told = name.removeprefix("share-").replace("-", "/")
+    return line(name, about, judge, mix(told, *shared(*parts), seconds=SHARE_SECONDS))
+
+
 SHARES = (
-    line("share-25-75", "25% and 75%: GPU time", judge_shares, mix("25/75", *shared(("kernels-50us", 25), ("kernels-500us", 75)))),
-    line("share-10-90", "10% and 90%: GPU time", judge_shares, mix("10/90", *shared(("kernels-500us", 10), ("kernels-5ms", 90)))),
-    line(
+    share_line("share-25-75", "25% and 75%: GPU time", judge_shares, ("kernels-50us", 25), ("kernels-500us", 75)),
+    share_line("share-10-90", "10% and 90%: GPU time", judge_shares, ("kernels-500us", 10), ("kernels-5ms", 90)),
+    share_line(
         "share-20-30-50",
         "20%, 30% and 50%: GPU time",
         judge_shares,
-        mix("20/30/50", *shared(("kernels-50us", 20), ("kernels-500us", 30), ("kernels-5ms", 50))),
+        ("kernels-50us", 20),
+        ("kernels-500us", 30),
+        ("kernels-5ms", 50),
     ),
-    line("share-eight", "eight equal ones: GPU time", judge_shares, mix("eight", *shared(*((name, 12.5) for name in EIGHT)))),
+    share_line("share-eight", "eight equal ones: GPU time", judge_shares, *((name, 12.5) for name in EIGHT)),
     line(
         "share-comes-and-goes",
         "request 25%: all while it is alone, 25% of GPU time beside a neighbour",
@@ -234,20 +243,22 @@ SHARES = (
             member(ANY["kernels-500us"], 25),
             member(ANY["kernels-500us"], 75, 1, (1 / 3, 2 / 3)),
             cuts=((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)),
-            seconds=4.5,
+            seconds=2 * SHARE_SECONDS,
         ),
     ),
-    line(
+    share_line(
         "share-sync-deep",
         "half each: one waits for every kernel of 0.5 ms, one queues deep",
         judge_halves,
-        mix("sync/deep", *shared(("sync-each", 50), ("kernels-500us", 50))),
+        ("sync-each", 50),
+        ("kernels-500us", 50),
     ),
-    line(
+    share_line(
         "share-graph-deep",
         "half each: a graph for each token, waited for, and one that queues deep",
         judge_halves,
-        mix("graph/deep", *shared(("decode-graph", 50), ("kernels-500us", 50))),
+        ("decode-graph", 50),
+        ("kernels-500us", 50),
     ),
 )
 REQUESTED = (

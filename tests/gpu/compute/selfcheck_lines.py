@@ -190,6 +190,8 @@ class Mixes(unittest.TestCase):
         names = [mix.name for line in lines.MIXED for mix in line.mixes]
         self.assertEqual(len(names), len(set(names)))
         self.assertGreater(by_name["serve-gemm"].mixes[0].window, 10)
+        windows = [it.mixes[0].window for it in lines.SHARES]
+        self.assertEqual((min(windows), by_name["share-comes-and-goes"].mixes[0].window), (6.0, 12.0))
         lines.plan(["mix-fours", "limit-mlp"])
         self.assertEqual([it.name for it in lines.planned], ["mix-fours", "limit-mlp"])
         lines.plan([])
