@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cores, cost, host, judges, lines, mixes, node, table, witness
+from gpu.compute import account, alone, beside, cores, cost, host, judges, lines, mixes, node, table, whole, witness
 from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES, *lines.CASES, *node.CASES]
+CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES, *lines.CASES, *whole.CASES, *node.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
 QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]

@@ -34,7 +34,7 @@ from gpu.compute.pool import Pool
 MOST_SCRIPTS = 12  # processes with a framework in one pool: thirty kept the kernel module and the host busy
 LIMITS = (10, 25, 50, 75, 90)
 SHARE_SECONDS = 6.0
-COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "apart", "thread", "held"]
+COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "account", "apart", "thread", "held"]
 
 # What each program requests in pairs, fours and eights: requests are weights where they are more than the GPU has.
 REQUESTS = {
@@ -151,7 +151,8 @@ def rows_of(result: Result, wrong: list[str]) -> list[list[str]]:
         apart = figure(got.apart) if got and got.apart is not None else ""
         name = f"{it.load.name} ({asks})" if asks else it.load.name
         u = figure(got.u) if got else ""
-        rows.append([result.mix.name, name, u, *cells, apart, thread, "no" if wrong else "yes"])
+        account = listed([it.account for it in got.accounts]) if got else ""
+        rows.append([result.mix.name, name, u, *cells, account, apart, thread, "no" if wrong else "yes"])
     return rows
 
 
@@ -335,30 +336,8 @@ UNHELD = (
 )
 
 
-def run_threads(bench: Bench) -> None:
-    """What the library's thread took in all mixes of this run; kernel time counts."""
-    worst: dict[str, float] = {}
-    done = [result for it in results.values() for result in it if "ration" in result.found]
-    if not done:
-        bench.skip("no mix was run before")
-    rows = []
-    for result in done:
-        took = [it.thread for it in result.found["ration"] if it.thread is not None]
-        for problem in bars.threads(took, result.idle_thread):
-            bench.problem(f"{result.mix.name}: {problem}")
-        size = "alone" if len(took) < 2 else "two" if len(took) == 2 else "more"
-        worst[size] = max([worst.get(size, 0.0), *took])
-        worst["idle"] = max(worst.get("idle", 0.0), result.idle_thread)
-        rows.append([result.mix.name, str(len(took)), listed(took), f"{result.idle_thread:.2f}"])
-    bench.figures.update(columns=["mix", "containers", "% of a core", "the most idle"], rows=rows)
-    bench.headline = "the most of a core: " + ", ".join(f"{size} {it:.2f}%" for size, it in worst.items())
-
-
 LINES = (*MIXED, *SHARES, *REQUESTED, *SERVED, *BOUND, *ALONE, *UNHELD)
-CASES = [
-    *(it.case() for it in LINES),
-    Case("thread-cpu", "what the library's thread takes of a core, in all mixes of this run", run_threads),
-]
+CASES = [it.case() for it in LINES]
 
 
 def plan(names: Sequence[str]) -> None:

@@ -62,6 +62,11 @@ class Mix:
     limit: float | None = None
 
     @property
+    def is_accounted(self) -> bool:
+        """Whether each container is all the time: one that is alone and has no limit is not."""
+        return (len(self.members) > 1 or self.limit is not None) and not any(it.stay for it in self.members)
+
+    @property
     def window(self) -> float:
         return max(TIMES.window, self.seconds, *(it.load.least for it in self.members))
 
@@ -94,6 +99,7 @@ class Part:
     marks: list[tuple[int, int]] = field(default_factory=list)
     took_us: list[float] = field(default_factory=list)
     thread: float | None = None  # of a core, in per cent: what the library's thread took
+    account: float | None = None  # of the window, in per cent: GPU time by the library's account
     broken: str = ""
 
 
@@ -110,6 +116,15 @@ class Alone:
 
 
 @dataclass(frozen=True)
+class Account:
+    """GPU time of a window by the library's account and by the witness, in per cent, and how long a kernel took."""
+
+    account: float
+    gpu: float
+    kernel_us: float
+
+
+@dataclass(frozen=True)
 class Found:
     """What a container got. Speeds are in per cent of its own alone, times in per cent of the window."""
 
@@ -121,6 +136,7 @@ class Found:
     cuts: list[tuple[float, float]] = field(default_factory=list)  # speed and GPU time, of each cut
     thread: float | None = None
     apart: float | None = None  # what it is compared with was measured twice, so far apart
+    accounts: tuple[Account, ...] = ()  # of each window
 
 
 @dataclass

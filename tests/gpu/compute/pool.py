@@ -26,6 +26,7 @@ from gpu.compute.cores import PINS, pin
 from gpu.compute.mixes import (
     TIMES,
     WHOLE,
+    Account,
     Alone,
     Found,
     Member,
@@ -169,31 +170,41 @@ class Pool:
                 times = (start + int(it.stay[0] * length), start + int(it.stay[1] * length))
             if not part.broken:
                 self.crews[part.seat].run(*times)
-        self.watch_threads(parts, way, result)
+        self.watch(parts, way, mix, result)
         for part in parts:
             if not part.broken:
                 self.attempt(part.seat, lambda part=part: self.hear(part, mix.window))
                 part.broken = self.dead.get(part.seat, "")
         return parts
 
-    def watch_threads(self, parts: list[Part], way: str, result: Result) -> None:
-        """What the library's threads take meanwhile, in those that work and in those that do not."""
+    def watch(self, parts: list[Part], way: str, mix: Mix, result: Result) -> None:
+        """What the library's threads take meanwhile, in those that work and in those that do not, and what it accounts for."""
         if way != "ration":
             return
         watched = {one: crew for one, crew in self.crews.items() if one.settings is not None and one not in self.dead}
+        accounts: list[dict[Seat, tuple[int, int]]] = []
         took: list[dict[Seat, int]] = []
         clocks: list[int] = []
         for moment in (parts[0].start, parts[0].end):
             time.sleep(max(0.0, (moment - time.monotonic_ns()) / SECOND))
+            accounts.append({part.seat: self.account(part.seat) for part in parts if mix.is_accounted and not part.broken})
             clocks.append(time.monotonic_ns())
             took.append({one: sum(thread_times(it.pid) for it in crew.sessions) for one, crew in watched.items()})
         parted = {part.seat: part for part in parts}
+        for one, (clock, before) in accounts[0].items():
+            later, after = accounts[1][one]
+            parted[one].account = 100 * (after - before) / (later - clock)
         for one in watched:
             share = 100 * (took[1][one] - took[0][one]) / (clocks[1] - clocks[0])
             if one in parted:
                 parted[one].thread = share
             else:
                 result.idle_thread = max(result.idle_thread, share)
+
+    def account(self, one: Seat) -> tuple[int, int]:
+        """The clock, and GPU time by the library's account."""
+        where = self.crews[one].slice
+        return time.monotonic_ns(), region.gpu_time_of(*where) if where else 0
 
     def hear(self, part: Part, seconds: float) -> None:
         for session in self.crews[part.seat].sessions:
@@ -304,6 +315,11 @@ class Pool:
             return 100 * (rate_in(part.marks, *window) if part.marks else sums[window].rate) / alone.rate
 
         whole = (part.start, part.end)
+        accounts: tuple[Account, ...] = ()
+        if part.account is not None:
+            kernels = sums[whole].rate * part.seat.load.batch
+            kernel_us = sums[whole].gpu / 100 * 1e6 / kernels if kernels else 0.0
+            accounts = (Account(part.account, sums[whole].gpu, kernel_us),)
         return Found(
             speed(whole),
             sums[whole].gpu,
@@ -313,6 +329,7 @@ class Pool:
             [(speed(cut), sums[cut].gpu) for cut in part.cuts],
             part.thread,
             alone.apart if part.seat in self.without else None,
+            accounts,
         )
 
     def close(self) -> None:

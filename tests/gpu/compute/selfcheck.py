@@ -14,7 +14,7 @@ from unittest import mock
 
 from gpu import compute
 from gpu.bench import Bench
-from gpu.compute import account, alone, beside, busy, container, cost, host, loads, plot, region, table, witness
+from gpu.compute import account, alone, beside, busy, container, cores, cost, host, loads, mixes, plot, region, table, witness
 from gpu.compute.busy import SECOND
 from gpu.machine import Machine
 from gpu.report import Outcome
@@ -298,7 +298,7 @@ class Programs(unittest.TestCase):
                 self.assertEqual(region.gpu_time_of(Path(place), "gpu/fre"), 0)
 
     def test_quick_and_windows(self) -> None:
-        before = replace(container.TIMES)
+        before, before_mixes = replace(container.TIMES), replace(mixes.TIMES)
         try:
             compute.plan(options(quick=True), [])
             self.assertEqual(container.TIMES.window, compute.QUICK_WINDOW)
@@ -306,6 +306,8 @@ class Programs(unittest.TestCase):
             self.assertEqual((container.TIMES.window, container.TIMES.solo, container.TIMES.warmup), (20.0, 20.0, 1.0))
         finally:
             vars(container.TIMES).update(vars(before))
+            vars(mixes.TIMES).update(vars(before_mixes))
+            cores.PINS.begin(False)
 
 
 class Showing(unittest.TestCase):

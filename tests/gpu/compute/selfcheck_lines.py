@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import build
-from gpu.bench import Run
-from gpu.compute import bars, busy, container, lines, loads, mixes, node
+from gpu.bench import Run, Skip
+from gpu.compute import bars, busy, container, lines, loads, mixes, node, whole
 from gpu.compute.busy import SECOND
 from gpu.compute.selfcheck import bench_in
 
@@ -168,6 +168,9 @@ class Bars(unittest.TestCase):
     def test_the_rest(self) -> None:
         self.assertEqual((bars.alike([70, 72], [71, 72]), len(bars.alike([68, 72], [71, 72]))), ([], 2))
         self.assertEqual((bars.free(99.6), len(bars.free(99.4))), ([], 1))
+        self.assertEqual((bars.account(50.9, 50, 500), len(bars.account(51.1, 50, 500))), ([], 1))
+        self.assertEqual((bars.account(53.9, 50, 9), len(bars.account(45.9, 50, 9))), ([], 1))
+        self.assertEqual(bars.account(1.9, 1, 9), [], "a point is always forgiven")
         self.assertEqual((bars.threads([4.9, 4.9], 0), len(bars.threads([5.1, 4.9], 0.3))), ([], 2))
         self.assertEqual((bars.threads([7.9] * 3, 0), len(bars.threads([8.1] * 3, 0))), ([], 3))
 
@@ -196,6 +199,25 @@ class Mixes(unittest.TestCase):
         self.assertEqual([it.name for it in lines.planned], ["mix-fours", "limit-mlp"])
         lines.plan([])
 
+    def test_accounts_are_judged_window_by_window(self) -> None:
+        good = mixes.Account(25.5, 25.0, 500.0)
+        mix = lines.SHARES[0].mixes[0]
+        found = [mixes.Found(25.0, 25.0, 100.0, accounts=(good, good)) for _ in mix.members]
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                for bad, problems in ((), 0), ((replace(good, account=23.9),), 1):
+                    both = [found[0], replace(found[1], accounts=(good, *bad))]
+                    lines.results["x"] = [mixes.Result(mix, {"ration": both})]
+                    bench = bench_in(place)
+                    whole.run_accounts(bench)
+                    self.assertEqual(len(bench.problems), problems)
+                    self.assertEqual((len(bench.figures["rows"]), "windows" in bench.headline), (3 + problems, True))
+                lines.results["x"] = [mixes.Result(mix, {"ration": [replace(found[0], accounts=())] * 2})]
+                with self.assertRaises(Skip):
+                    whole.run_accounts(bench_in(place))
+            finally:
+                lines.results.clear()
+
     def test_every_line_can_be_judged_and_told(self) -> None:
         alone = mixes.Alone(100.0, 60.0, 61.0, [1000.0] * 50, busy.Reference((), 0, 1))
         with tempfile.TemporaryDirectory() as place:
@@ -218,7 +240,7 @@ class Mixes(unittest.TestCase):
                     self.assertIn("gone", " ".join(bench.problems))
                     self.assertEqual({len(row) for row in bench.figures["rows"]}, {len(bench.figures["columns"])})
                 bench = bench_in(place, "threads")
-                lines.run_threads(bench)
+                whole.run_threads(bench)
                 self.assertEqual((bench.problems, "two 1.00%" in bench.headline), ([], True))
             finally:
                 mixes.solos.clear()

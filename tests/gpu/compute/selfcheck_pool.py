@@ -143,6 +143,10 @@ class Pools(unittest.TestCase):
             self.assertAlmostEqual(found.speed, 100, delta=1)
             self.assertAlmostEqual(found.u, 25, delta=0.3)
             self.assertEqual((len(found.cuts), found.apart), (2, None))
+        for found in both.found["ration"]:
+            self.assertAlmostEqual(found.accounts[0].account, 25, delta=1)
+            self.assertAlmostEqual(found.accounts[0].kernel_us, 1000, delta=30)
+        self.assertEqual((both.found["plain"][0].accounts, again.found["ration"][0].accounts), ((), ()))
         self.assertAlmostEqual(both.found["ration"][0].raw, 37.5, delta=0.5)
         self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
         entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
@@ -161,6 +165,7 @@ class Pools(unittest.TestCase):
             self.assertAlmostEqual(found.gpu, 25 * limit / 100, delta=0.8)
             self.assertAlmostEqual(found.u, 25, delta=0.5)
             self.assertLess(found.apart, 3)
+            self.assertAlmostEqual(found.accounts[0].account, 25 * limit / 100, delta=1)
             self.assertIn("apart", lines.judge_limit(None, result)[1])
 
 
