@@ -40,6 +40,7 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
         "--settings", nargs="+", action="extend", metavar="NAME=VALUE", help="compute: more settings of all slices"
     )
     parser.add_argument("--busy", type=int, metavar="N", help="compute: keep so many cores busy meanwhile")
+    parser.add_argument("--rounds", type=int, metavar="N", help="compute: run each mix N times, by turns with plain (default: 1)")
     parser.add_argument("--no-pin", action="store_true", help="compute: programs of mixes run on any core")
     parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
     parser.add_argument("--results", type=Path, metavar="DIR", help="write a page of tables for each group (docs/results)")

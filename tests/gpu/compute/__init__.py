@@ -33,6 +33,7 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
     if options.window:
         mixes.TIMES.window = options.window
     mixes.TIMES.mixes = options.mixes
+    mixes.TIMES.rounds = options.rounds or 1
     mixes.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
     EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
     judges.HOST.busy = options.busy or 0

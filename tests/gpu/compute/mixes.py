@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpu.compute import busy
 from gpu.compute.busy import SECOND
@@ -20,6 +21,7 @@ class Times:
     warmup: float = 0.7
     window: float = 2.5
     mixes: int | None = None  # of each case
+    rounds: int = 1  # of each mix: plain, ration, plain, ration …
     deadline: float | None = None  # of time.monotonic: no mix begins after it
 
 
@@ -60,6 +62,11 @@ class Mix:
     cuts: tuple[tuple[float, float], ...] = ()
     seconds: float = 0.0  # at least
     limit: float | None = None
+    least: int = 1  # rounds
+
+    @property
+    def rounds(self) -> int:
+        return max(TIMES.rounds, self.least)
 
     @property
     def is_accounted(self) -> bool:
@@ -135,8 +142,31 @@ class Found:
     took_us: list[float] = field(default_factory=list)
     cuts: list[tuple[float, float]] = field(default_factory=list)  # speed and GPU time, of each cut
     thread: float | None = None
-    apart: float | None = None  # what it is compared with was measured twice, so far apart
+    apart: float | None = None  # how far rounds are apart, or two windows of what it is compared with: see `mean`
     accounts: tuple[Account, ...] = ()  # of each window
+
+
+def mean(rounds: Sequence[Found]) -> Found:
+    """What a container got over some rounds: on average, with the requests of all. Says how far its speeds are apart."""
+    first, speeds = rounds[0], [it.speed for it in rounds]
+    threads = [it.thread for it in rounds if it.thread is not None]
+    speed, apart = statistics.mean(speeds), first.apart
+    if apart is None and len(rounds) > 1 and speed:
+        apart = 100 * (max(speeds) - min(speeds)) / speed
+    return replace(
+        first,
+        speed=speed,
+        gpu=statistics.mean(it.gpu for it in rounds),
+        raw=statistics.mean(it.raw for it in rounds),
+        took_us=[us for it in rounds for us in it.took_us],
+        cuts=[
+            (statistics.mean(speed for speed, _ in cut), statistics.mean(gpu for _, gpu in cut))
+            for cut in zip(*(it.cuts for it in rounds), strict=True)
+        ],
+        thread=statistics.mean(threads) if threads else None,
+        apart=apart,
+        accounts=tuple(one for it in rounds for one in it.accounts),
+    )
 
 
 @dataclass

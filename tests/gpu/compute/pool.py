@@ -34,6 +34,7 @@ from gpu.compute.mixes import (
     Part,
     Result,
     Seat,
+    mean,
     rate_in,
     rooms_of,
     seat,
@@ -73,10 +74,10 @@ class Pool:
         self.tool = str(build.program(bench, "busy_sum"))
         self.crews: dict[Seat, Crew] = {}
         self.parts: list[Part] = []
-        self.solos: dict[str, Part] = {}
+        self.solos: dict[str, list[Part]] = {}
         self.without: dict[Seat, list[Part]] = {}  # a limit: windows of those that have one in others
         self.results: dict[Mix, Result] = {}
-        self.ran: dict[Mix, dict[str, list[Part]]] = {}
+        self.ran: dict[Mix, dict[str, list[list[Part]]]] = {}  # by way, round by round
         self.dead: dict[Seat, str] = {}
         PINS.settle([[it.person for it in mix.members] for mix in mixes])
         rooms = rooms_of(mixes)
@@ -129,11 +130,15 @@ class Pool:
         for it in mix.members:
             if mix.limit is None and it.load.name not in solos and it.load.name not in self.solos:
                 alone = Mix(f"{it.load.name} alone", (Member(it.load),), ("plain",))
-                self.solos[it.load.name] = self.side_by_side(alone, "plain", Result(alone))[0]
+                rounds = [self.side_by_side(alone, "plain", Result(alone)) for _ in range(alone.rounds)]
+                self.solos[it.load.name] = [parts[0] for parts in rounds]
         result = self.results[mix] = Result(mix)
         if mix.limit is not None:
             self.set_limit(seat(mix.members[0], "ration"), mix.limit)
-        self.ran[mix] = {way: self.side_by_side(mix, way, result) for way in mix.ways}
+        self.ran[mix] = {way: [] for way in mix.ways}
+        for _ in range(mix.rounds):
+            for way in mix.ways:
+                self.ran[mix][way].append(self.side_by_side(mix, way, result))
 
     def run_without(self, mix: Mix) -> None:
         """What a program does whose limit is changed, without one: before the first, and if there was one, after the last."""
@@ -243,17 +248,17 @@ class Pool:
         return paths
 
     def add_up(self) -> None:
-        for name, part in self.solos.items():
+        for name, parts in self.solos.items():
             with contextlib.suppress(busy.Broken):  # its mixes will say what is wrong
-                solos[name] = self.alone([part])
+                solos[name] = self.alone(parts)
         alone = {one: solos[one.load.name] for one in self.crews if one.load.name in solos}
         for one, parts in self.without.items():
             alone.pop(one, None)
             with contextlib.suppress(busy.Broken):
                 alone[one] = self.alone(parts)
         windows: dict[Seat, list[tuple[int, int]]] = {}
-        for parts in (parts for ways in self.ran.values() for parts in ways.values()):
-            for part in parts:
+        for rounds in (rounds for ways in self.ran.values() for rounds in ways.values()):
+            for part in (part for parts in rounds for part in parts):
                 windows.setdefault(part.seat, []).extend([(part.start, part.end), *part.cuts])
 
         def sums(one: Seat) -> dict[tuple[int, int], busy.Sum] | str:
@@ -264,8 +269,9 @@ class Pool:
         for mix, ways in self.ran.items():
             result = self.results[mix]
             try:
-                for way, parts in ways.items():
-                    result.found[way] = [self.found(part, told[part.seat], alone.get(part.seat)) for part in parts]
+                for way, rounds in ways.items():
+                    found = [[self.found(it, told[it.seat], alone.get(it.seat)) for it in parts] for parts in rounds]
+                    result.found[way] = [mean(of_one) for of_one in zip(*found, strict=True)]
             except busy.Broken as broken:
                 result.found, result.broken = {}, str(broken)
         kept = {path for it in solos.values() for path in it.reference.paths}

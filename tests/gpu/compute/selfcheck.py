@@ -46,7 +46,7 @@ class Pretending(loads.Load):
 
 
 def options(**given: object) -> argparse.Namespace:
-    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin")
+    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin", "rounds")
     return argparse.Namespace(**{**dict.fromkeys(nothing), **given})
 
 

@@ -199,6 +199,17 @@ class Mixes(unittest.TestCase):
         self.assertEqual([it.name for it in lines.planned], ["mix-fours", "limit-mlp"])
         lines.plan([])
 
+    def test_rounds_are_averaged(self) -> None:
+        account = mixes.Account(25.5, 25.0, 500.0)
+        one = mixes.Found(90.0, 20.0, 50.0, 22.0, [1.0, 2.0], [(90.0, 20.0), (80.0, 10.0)], 1.0, None, (account,))
+        other = replace(one, speed=110.0, gpu=30.0, took_us=[9.0], cuts=[(70.0, 10.0), (80.0, 20.0)], thread=3.0)
+        both = mixes.mean([one, other])
+        self.assertEqual((both.speed, both.gpu, both.u, both.raw, both.thread), (100.0, 25.0, 50.0, 22.0, 2.0))
+        self.assertEqual((both.took_us, both.cuts), ([1.0, 2.0, 9.0], [(80.0, 15.0), (80.0, 15.0)]))
+        self.assertAlmostEqual(both.apart, 20.0)
+        self.assertEqual(both.accounts, (account, account))
+        self.assertEqual(mixes.mean([one]), one)
+
     def test_accounts_are_judged_window_by_window(self) -> None:
         good = mixes.Account(25.5, 25.0, 500.0)
         mix = lines.SHARES[0].mixes[0]

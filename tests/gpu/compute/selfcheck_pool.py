@@ -152,6 +152,17 @@ class Pools(unittest.TestCase):
         entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
         self.assertAlmostEqual(entry.p50, 2.0)
 
+    def test_mixes_run_round_after_round_by_turns(self) -> None:
+        (one,) = pretending("pretender")
+        (result,) = self.run_mixes([Mix("free", (member(one, 25),), least=2)], window=0.4, rounds=1)
+        self.assertEqual(result.broken, "")
+        self.assertEqual(sorted(result.found), ["plain", "ration"])
+        for way in ("plain", "ration"):
+            self.assertAlmostEqual(result.found[way][0].speed, 100, delta=2)
+            self.assertLess(result.found[way][0].apart, 3)
+            self.assertAlmostEqual(len(result.found[way][0].took_us), 2 * 100, delta=4)
+        self.assertAlmostEqual(len(self.alone["pretender"].took_us), 100, delta=2)
+
     def test_limits_come_and_go_in_one_process(self) -> None:
         (one,) = pretending("pretender")
         dying = replace(lines.limited(one, (50,))[0], members=(member(one, 13, RATION_COMPUTE_LIMIT="100%"),))
