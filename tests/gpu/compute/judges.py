@@ -125,5 +125,8 @@ def judge_alike(_: Bench, result: Result) -> tuple[list[str], str]:
 
 
 def judge_free(_: Bench, result: Result) -> tuple[list[str], str]:
-    got = result.found["ration"][0].speed
-    return bars.free(got, HOST.slack), f"{got:.2f}% of its bare speed"
+    """Of the bare process beside which it was measured, round by round."""
+    got, bare = result.found["ration"][0], result.found["plain"][0]
+    speed = 100 * got.speed / bare.speed if bare.speed else 0.0
+    apart = "" if got.apart is None or bare.apart is None else f" (rounds are {got.apart:.1f}% apart, bare {bare.apart:.1f}%)"
+    return bars.free(speed, HOST.slack), f"{speed:.2f}% of its bare speed{apart}"

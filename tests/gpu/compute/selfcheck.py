@@ -241,6 +241,13 @@ class Others(unittest.TestCase):
         self.assertEqual(len(cost.judge({"driver_ns": 2900.0, "hooked_ns": 2990.0, "ratio": 2990 / 2900})), 1)
         self.assertEqual(cost.PROCESSES * cost.KERNELS, 1_000_000)
 
+    def test_what_a_call_takes_more(self) -> None:
+        pairs = {"bare": {"ioctl": [(100.0, 99.0), (101.0, 101.0)]}, "sliced": {"ioctl": [(120.0, 109.0), (90.0, 81.0)] * 2}}
+        told = cost.added(pairs, "ioctl")
+        expected = {"bare_ns": 100.5, "sliced_ns": 105.0, "added_ns": 10.0, "noise_ns": 0.5, "more_than_bare_ns": 4.5}
+        self.assertEqual(told, expected)
+        self.assertEqual((cost.judge_added("it", told, 10), len(cost.judge_added("it", told, 9.9))), ([], 1))
+
     def test_witnesses(self) -> None:
         own = busy.measure(busy.Notes([(at, at + MS) for at in range(0, SECOND, 2 * MS)]), 0, SECOND)
         self.assertEqual(witness.judge_clocks(own, replace(own, share=own.share + 0.4)), [])

@@ -229,6 +229,13 @@ class Mixes(unittest.TestCase):
             finally:
                 lines.results.clear()
 
+    def test_free_is_over_the_bare_process_beside_it(self) -> None:
+        mix = lines.UNHELD[0].mixes[0]
+        bare = mixes.Found(98.0, 50.0, 50.0, apart=1.0)
+        for speed, problems in ((97.6, 0), (97.4, 1)):
+            result = mixes.Result(mix, {"plain": [bare], "ration": [replace(bare, speed=speed)]})
+            self.assertEqual(len(lines.judge_free(None, result)[0]), problems)
+
     def test_every_line_can_be_judged_and_told(self) -> None:
         alone = mixes.Alone(100.0, 60.0, 61.0, [1000.0] * 50, busy.Reference((), 0, 1))
         with tempfile.TemporaryDirectory() as place:
