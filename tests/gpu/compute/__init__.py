@@ -7,14 +7,30 @@ import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cores, cost, host, judges, lines, mixes, node, table, whole, witness
+from gpu.compute import (
+    account,
+    alone,
+    beside,
+    cores,
+    cost,
+    host,
+    judges,
+    lines,
+    mixes,
+    node,
+    soak,
+    table,
+    whole,
+    witness,
+)
 from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES, *lines.CASES, *whole.CASES, *node.CASES]
+MODULES = (witness, cost, account, alone, beside, lines, whole, node, soak)
+CASES = [case for module in MODULES for case in module.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
 QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]
@@ -34,6 +50,7 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
         mixes.TIMES.window = options.window
     mixes.TIMES.mixes = options.mixes
     mixes.TIMES.rounds = options.rounds or 1
+    soak.PACE.length = options.soak or soak.PACE.length
     mixes.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
     EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
     judges.HOST.busy = options.busy or 0

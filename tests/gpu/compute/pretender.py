@@ -18,6 +18,7 @@ from gpu.compute.busy import HEAD, MAGIC, RECORD, SECOND
 
 PERIOD, WORK = 4_000_000, 1_000_000
 DIES = "13%"  # a request with which it fails in the middle
+STALLS = "PRETENDER_STALLS"  # for how many seconds it does nothing, once
 
 
 def live_region(container: str) -> tuple[bytes, int]:
@@ -57,7 +58,7 @@ class Slice:
 def main() -> None:
     print("loaded", flush=True)
     sys.stdin.readline()
-    it, records, worked = Slice(), b"", 0
+    it, records, worked, stall = Slice(), b"", 0, float(os.environ.get(STALLS, 0))
     print("ready", flush=True)
     for words in map(str.split, sys.stdin):
         if words[0] != "run":
@@ -70,7 +71,10 @@ def main() -> None:
             it.account(worked)
             took = 2 * WORK if it.name and number % 2 else WORK
             records += RECORD.pack(at, at + took, 1, 1)
-        print("marks", " ".join(f"{at}:{number}" for number, at in enumerate(works)))
+        time.sleep(stall)
+        until, stall = until + int(stall * SECOND), 0.0
+        marks = [*enumerate(works), *([(len(works), until)] if until > works[-1] else [])]
+        print("marks", " ".join(f"{at}:{number}" for number, at in marks))
         print("took_us", " ".join(f"{at}:{2.0 if it.name else 1.0}" for at in works))
         print("done", len(works), start, until, flush=True)
         if os.environ.get("RATION_COMPUTE_REQUEST") == DIES:

@@ -46,7 +46,7 @@ class Pretending(loads.Load):
 
 
 def options(**given: object) -> argparse.Namespace:
-    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin", "rounds")
+    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin", "rounds", "soak")
     return argparse.Namespace(**{**dict.fromkeys(nothing), **given})
 
 

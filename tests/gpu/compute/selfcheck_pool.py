@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from gpu import build
+from gpu import build, main
 from gpu.bench import Bench
-from gpu.compute import bars, cores, lines, loads, mixes, pool, pretender, region
+from gpu.compute import bars, cores, lines, loads, mixes, pool, pretender, region, soak
 from gpu.compute.mixes import Mix, Result, member
 from gpu.compute.selfcheck import bench_in
 from gpu.memory.container import Session
@@ -178,6 +178,48 @@ class Pools(unittest.TestCase):
             self.assertLess(found.apart, 3)
             self.assertAlmostEqual(found.accounts[0].account, 25 * limit / 100, delta=1)
             self.assertIn("apart", lines.judge_limit(None, result)[1])
+
+
+class Soaking(unittest.TestCase):
+    def soaked(self, others: list[Pretending], **more: float) -> tuple[list[soak.Progress], soak.Visits, str]:
+        paces = {"length": 2.5, "piece": 0.3, "hang": 0.6, "between": (0.1, 0.2), "until_signal": (0.1, 0.3), "stopped": 0.1}
+        with tempfile.TemporaryDirectory() as place:
+            bench = bench_in(place)
+            visitor = pretending("visitor")[0]
+            all_, visits = soak.soak(bench, others, visitor, soak.Pace(**{**paces, **more}))
+            return all_, visits, bench.log.read_text()
+
+    def test_progress_is_followed_while_others_are_killed_and_stopped(self) -> None:
+        all_, visits, _ = self.soaked(pretending("a", "b"))
+        self.assertEqual(soak.judge(all_, visits), [])
+        self.assertTrue(visits.killed and visits.stopped, visits)
+        for it in all_:
+            self.assertGreater(it.units, 3 * 70)
+            self.assertTrue(it.pieces >= 4 and 0.003 < it.longest < 0.5, it)
+
+    def test_a_hang_is_seen_while_it_lasts_and_once(self) -> None:
+        stalling = replace(pretending("stalls")[0], env={pretender.STALLS: "1.2"})
+        all_, visits, log = self.soaked([*pretending("a"), stalling], length=3.5)
+        self.assertEqual([it.hangs for it in all_], [0, 1])
+        self.assertIn("hang: stalls made no progress", log)
+        self.assertGreater(all_[1].longest, 1.1)
+        self.assertGreater(all_[1].pieces, 2, "it came back")
+        self.assertEqual(len(soak.judge(all_, visits)), 1)
+
+    def test_what_goes_wrong_is_told(self) -> None:
+        good, visits = soak.Progress("a", 100, 10, 0.1), soak.Visits(3, 2)
+        self.assertEqual(soak.judge([good, good], visits), [])
+        for fault in ({"hangs": 1}, {"broken": "ended"}, {"units": 0}):
+            self.assertEqual(len(soak.judge([good, replace(good, **fault)], visits)), 1, fault)
+        self.assertEqual(len(soak.judge([good], soak.Visits())), 1)
+
+    def test_it_runs_only_when_it_is_named(self) -> None:
+        def names(*only: str, **more: bool) -> list[str]:
+            return [case.name for _, case in main.choose(["compute"], list(only) or None, **more)]
+
+        self.assertNotIn("soak", names())
+        self.assertEqual(names("soak"), ["soak"])
+        self.assertIn("soak", names(all_of_them=True))
 
 
 class Threads(unittest.TestCase):
