@@ -33,6 +33,7 @@ class Case:
     about: str
     run: Callable[[Bench], None]
     is_measured: Callable[[], bool] = lambda: False  # it ran with another, and only has to be judged
+    is_named: bool = False  # it runs only where it is asked for by name
 
 
 @dataclass(frozen=True)

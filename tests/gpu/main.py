@@ -40,6 +40,9 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
         "--settings", nargs="+", action="extend", metavar="NAME=VALUE", help="compute: more settings of all slices"
     )
     parser.add_argument("--busy", type=int, metavar="N", help="compute: keep so many cores busy meanwhile")
+    parser.add_argument("--rounds", type=int, metavar="N", help="compute: run each mix N times, by turns with plain (default: 1)")
+    parser.add_argument("--no-pin", action="store_true", help="compute: programs of mixes run on any core")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="compute: how long `--only soak` takes (default: 600)")
     parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
     parser.add_argument("--results", type=Path, metavar="DIR", help="write a page of tables for each group (docs/results)")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python of the frameworks")
@@ -48,10 +51,13 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def choose(groups: list[str], only: list[str] | None, quick: bool = False) -> list[tuple[str, Case]]:
+def choose(
+    groups: list[str], only: list[str] | None, quick: bool = False, *, all_of_them: bool = False
+) -> list[tuple[str, Case]]:
     """The cases to run, in order. A name that fits nothing is an error, not an empty run.
 
-    `quick` leaves those that a group names `QUICK`, where it has such a list and none are named here.
+    `quick` leaves those that a group names `QUICK`, where it has such a list and none are named here. Those that run only
+    when they are named are left out otherwise, unless all are wanted.
     """
     for group in groups:
         if group not in GROUPS:
@@ -62,7 +68,7 @@ def choose(groups: list[str], only: list[str] | None, quick: bool = False) -> li
         few = getattr(module, "QUICK", ["*"]) if quick and not only else ["*"]
         cases += [(group, case) for case in module.CASES if any(fnmatch.fnmatch(case.name, name) for name in few)]
     if not only:
-        return cases
+        return [(group, case) for group, case in cases if all_of_them or not case.is_named]
     chosen = []
     for pattern in only:
         fits = [(group, case) for group, case in cases if fnmatch.fnmatch(case.name, pattern.split(".")[-1])]
@@ -125,7 +131,7 @@ def main(manual: str, given: list[str]) -> int:
         from gpu import selfcheck
 
         return selfcheck.run()
-    chosen = choose(options.groups, options.only, options.quick)
+    chosen = choose(options.groups, options.only, options.quick, all_of_them=options.list)
     if options.list:
         for group, case in chosen:
             print(f"{group + '.' + case.name:<26} {case.about}")

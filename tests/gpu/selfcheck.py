@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu import counts, main, report
 from gpu.bench import Bench, Case
 from gpu.compute import selfcheck as compute_selfcheck
-from gpu.compute import selfcheck_lines
+from gpu.compute import selfcheck_lines, selfcheck_pool
 from gpu.hooks import cost, profilers, workloads
 from gpu.machine import Machine
 from gpu.memory import selfcheck as memory_selfcheck
@@ -249,6 +249,6 @@ class Pages(unittest.TestCase):
 
 def run() -> int:
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
-    for module in (memory_selfcheck, compute_selfcheck, selfcheck_lines):
+    for module in (memory_selfcheck, compute_selfcheck, selfcheck_lines, selfcheck_pool):
         suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
     return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1

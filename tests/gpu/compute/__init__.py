@@ -7,14 +7,30 @@ import time
 from pathlib import Path
 
 from gpu.bench import Case
-from gpu.compute import account, alone, beside, cost, host, lines, node, pool, table, witness
+from gpu.compute import (
+    account,
+    alone,
+    beside,
+    cores,
+    cost,
+    host,
+    judges,
+    lines,
+    mixes,
+    node,
+    soak,
+    table,
+    whole,
+    witness,
+)
 from gpu.compute.container import EXTRA, STABLE, TIMES
 from gpu.report import Outcome
 
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-CASES = [*witness.CASES, *cost.CASES, *account.CASES, *alone.CASES, *beside.CASES, *lines.CASES, *node.CASES]
+MODULES = (witness, cost, account, alone, beside, lines, whole, node, soak)
+CASES = [case for module in MODULES for case in module.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
 QUICK = ["alone-*-25", *(f"alone-{name}-50" for name in ("kernels-500us", "gemm", "graph"))]
@@ -29,14 +45,17 @@ def plan(options: argparse.Namespace, cases: list[Case]) -> None:
         TIMES.warmup, TIMES.solo = 0.5, min(TIMES.window, 1.5)
     if options.warmup is not None:
         TIMES.warmup = options.warmup
-        pool.TIMES.warmup = options.warmup
+        mixes.TIMES.warmup = options.warmup
     if options.window:
-        pool.TIMES.window = options.window
-    pool.TIMES.mixes = options.mixes
-    pool.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
+        mixes.TIMES.window = options.window
+    mixes.TIMES.mixes = options.mixes
+    mixes.TIMES.rounds = options.rounds or 1
+    soak.PACE.length = options.soak or soak.PACE.length
+    mixes.TIMES.deadline = time.monotonic() + options.budget if options.budget else None
     EXTRA.update(setting.split("=", 1) for setting in options.settings or ())
-    lines.HOST.busy = options.busy or 0
-    host.keep_busy(lines.HOST.busy)
+    judges.HOST.busy = options.busy or 0
+    host.keep_busy(judges.HOST.busy)
+    cores.PINS.begin(not options.no_pin and not judges.HOST.busy)
     names = [case.name for case in cases]
     lines.plan(names)
     STABLE.order = alone.keys(names)

@@ -19,6 +19,7 @@ BELOW, OVER, SUM_BELOW = 3.0, 2.0, 1.0
 UNDER = 0.5  # points: less than that under a fair share is noise
 ALIKE = 0.98
 FREE = 99.5
+ACCOUNT, ACCOUNT_SHORT, SHORT_US = 1.0, 0.08, 10.0
 THREAD_TWO, THREAD_ANY, THREAD_IDLE = 5.0, 8.0, 0.2
 
 
@@ -198,6 +199,14 @@ def alike(speeds: Sequence[float], plain: Sequence[float]) -> list[str]:
 
 def free(speed: float, slack: float = 0.0) -> list[str]:
     return [f"free and alone it has {speed:.2f}% of its bare speed"] if speed < FREE - slack else []
+
+
+def account(told: float, gpu: float, kernel_us: float, slack: float = 0.0) -> list[str]:
+    """The library's account of GPU time, to a point of the window; of short kernels, to a part of itself."""
+    most = max(ACCOUNT, ACCOUNT_SHORT * gpu if kernel_us < SHORT_US else 0.0) + slack
+    if abs(told - gpu) <= most:
+        return []
+    return [f"by the account {told:.2f}% of the GPU's time, by the witness {gpu:.2f}% (kernels of {kernel_us:.1f} µs)"]
 
 
 def threads(took: Sequence[float], idle: float) -> list[str]:

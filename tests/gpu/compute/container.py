@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,11 +116,19 @@ def slice_of(bench: Bench, name: str, regions: Path, settings: dict[str, str]) -
 class Crew:
     """The processes of one container, from their start to what they have to say.
 
-    `cupti` says whether CUPTI notes what they do; a program in C notes that itself. By default it is one of the two.
+    `cupti` says whether CUPTI notes what they do; a program in C notes that itself. By default it is one of the two. On
+    `cores` they are from their first instruction on.
     """
 
     def __init__(
-        self, bench: Bench, label: str, load: Load, env: dict[str, str], *, cupti: bool | None = None
+        self,
+        bench: Bench,
+        label: str,
+        load: Load,
+        env: dict[str, str],
+        *,
+        cupti: bool | None = None,
+        cores: Collection[int] | None = None,
     ) -> None:
         load.must_be_there(bench)
         self.bench, self.label, self.load = bench, label, load
@@ -127,6 +136,8 @@ class Crew:
         self.tool = simulated(bench)
         self.notes = fresh_directory(bench, f"{label}.notes")
         env = {**world(bench), **load.env, **self.caches(), **env, "BUSY_DIR": str(self.notes)}
+        if load.is_script:
+            env["PYTHONHASHSEED"] = "0"  # two processes of a program lay out their memory alike
         if self.cupti:
             library = watcher(bench)
             if isinstance(library, build.Missing):
@@ -136,7 +147,7 @@ class Crew:
             env["CUDA_INJECTION64_PATH"] = str(library)
         command = load.command(bench)
         self.sessions = [
-            Session(bench, f"{label}-{number}", command, env, PATIENCE) for number in range(load.processes)
+            Session(bench, f"{label}-{number}", command, env, PATIENCE, cores) for number in range(load.processes)
         ]
         self.slice = (Path(env["RATION_DIR"]), env["RATION_NAME"]) if "RATION_DIR" in env else None
         self.simulated_rate: float | None = None

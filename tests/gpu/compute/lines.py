@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu.bench import Bench, Case
-from gpu.compute import bars, pool
+from gpu.compute import bars
 from gpu.compute.container import simulated
+from gpu.compute.judges import (
+    HOST,
+    entries,
+    figure,
+    judge_alike,
+    judge_free,
+    judge_halves,
+    judge_limit,
+    judge_mixed,
+    judge_phases,
+    judge_requests,
+    judge_service,
+    judge_shares,
+    listed,
+    speeds,
+    times,
+)
 from gpu.compute.loads import ANY, LAUNCH_BOUND, Load
-from gpu.compute.pool import Found, Mix, Pool, Result, member
+from gpu.compute.mixes import TIMES, WHOLE, Member, Mix, Result, member, seats_of, solos
+from gpu.compute.pool import Pool
 
 MOST_SCRIPTS = 12  # processes with a framework in one pool: thirty kept the kernel module and the host busy
 LIMITS = (10, 25, 50, 75, 90)
+SHARE_SECONDS = 6.0
+FREE_ROUNDS = 2
+COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "account", "apart", "thread", "held"]
 
 # What each program requests in pairs, fours and eights: requests are weights where they are more than the GPU has.
 REQUESTS = {
@@ -41,23 +61,6 @@ LIMITED += ("gemm", "prefill", "train", "kernels-500us", "sync-each")
 FREE = ("decode", "mlp", "conv", "lstm", "cupy-loop", "jax-small", "decode-graph", "gemm", "kernels-50us", "sync-each")
 
 
-@dataclass
-class Host:
-    """How many cores other programs keep busy, by the command line."""
-
-    busy: int = 0
-
-    @property
-    def slack(self) -> float:
-        return 3.0 if self.busy else 0.0
-
-    @property
-    def is_full(self) -> bool:
-        return self.busy >= (os.cpu_count() or 1)
-
-
-HOST = Host()
-
 Judge = Callable[[Bench, Result], tuple[list[str], str]]  # what is wrong with a mix, and what it showed
 
 
@@ -71,7 +74,7 @@ class Line:
     judge: Judge
 
     def chosen(self) -> list[Mix]:
-        return list(self.mixes[: pool.TIMES.mixes])
+        return list(self.mixes[: TIMES.mixes])
 
     def case(self) -> Case:
         return Case(self.name, self.about, lambda bench: run_line(bench, self), lambda: self.name in results)
@@ -82,7 +85,7 @@ results: dict[str, list[Result]] = {}
 
 
 def weight(mixes: Sequence[Mix]) -> int:
-    return sum(seat.load.is_script for seat in pool.seats_of(mixes, pool.solos))
+    return sum(seat.load.is_script for seat in seats_of(mixes, solos))
 
 
 def gather(bench: Bench, line: Line) -> list[Result]:
@@ -125,7 +128,7 @@ def run_line(bench: Bench, line: Line) -> None:
             bench.problem(f"{name}: {problem}")
         rows += rows_of(result, wrong)
         bench.note(f"{name}: {told}" + "".join(f"\n    - {problem}" for problem in wrong))
-    bench.figures["columns"] = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "thread", "held"]
+    bench.figures["columns"] = COLUMNS
     bench.figures["rows"] = rows
     bench.headline = "; ".join(lines) if len(found) <= 2 else f"{held} of {len(found)} held; {summary(found)}"
 
@@ -141,139 +144,42 @@ def rows_of(result: Result, wrong: list[str]) -> list[list[str]]:
     rows = []
     for number, it in enumerate(result.mix.members):
         plain, ration = (result.found[way][number] if way in result.found else None for way in ("plain", "ration"))
-        asks = " ".join(value for _, value in it.settings)
+        asks = f"{result.mix.limit:g}%" if result.mix.limit is not None else " ".join(value for _, value in it.settings)
         cells = [figure(plain.speed), figure(plain.gpu)] if plain else ["", ""]
         cells += [figure(ration.speed), figure(ration.gpu)] if ration else ["", ""]
         thread = figure(ration.thread) if ration and ration.thread is not None else ""
-        alone = pool.solos[it.load.name].gpu
+        got = ration or plain
+        apart = figure(got.apart) if got and got.apart is not None else ""
         name = f"{it.load.name} ({asks})" if asks else it.load.name
-        rows.append([result.mix.name, name, figure(alone), *cells, thread, "no" if wrong else "yes"])
+        u = figure(got.u) if got else ""
+        account = listed([it.account for it in got.accounts]) if got else ""
+        rows.append([result.mix.name, name, u, *cells, account, apart, thread, "no" if wrong else "yes"])
     return rows
 
 
-def figure(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def listed(values: Sequence[float]) -> str:
-    return "/".join(f"{value:.1f}".removesuffix(".0") for value in values)
-
-
-def entries(result: Result) -> list[bars.Entry]:
-    plain, ration = result.found["plain"], result.found["ration"]
-    return [
-        bars.Entry(it.load.name, it.request, pool.solos[it.load.name].gpu, a.speed, a.gpu, b.speed, b.gpu)
-        for it, a, b in zip(result.mix.members, plain, ration, strict=True)
-    ]
-
-
 def summary(found: Sequence[Result]) -> str:
-    """Of many mixes: the sums; of one program with many settings, each."""
+    """Of many mixes: the sums; of programs that are alone, each."""
     whole = [it for it in found if not it.broken]
-    if not all({"plain", "ration"} <= set(it.found) for it in whole):
-        got = [it.found["ration"][0] for it in whole]
-        return f"speeds {listed(speeds(got))}, GPU time {listed(times(got))}"
+    if all(len(it.mix.members) == 1 for it in whole):
+        got, bare = [it.found["ration"][0] for it in whole], [it.found["plain"][0] for it in whole if "plain" in it.found]
+        told = f"speeds {listed(speeds(got))}, GPU time {listed(times(got))}"
+        return told + (f", bare {listed(speeds(bare))}" if bare else "")
     sums = {way: [sum(times(it.found[way])) for it in whole] for way in ("ration", "plain")}
     means = {way: sum(all_) / max(1, len(all_)) for way, all_ in sums.items()}
     return f"GPU time in sum {means['ration']:.1f} on average, plain {means['plain']:.1f}"
 
 
-def speeds(found: Sequence[Found]) -> list[float]:
-    return [it.speed for it in found]
-
-
-def times(found: Sequence[Found]) -> list[float]:
-    return [it.gpu for it in found]
-
-
-# ------------------------------------------------------------------------------------------------------- judges
-
-
-def judge_shares(_: Bench, result: Result) -> tuple[list[str], str]:
-    wanted, got = [it.request for it in result.mix.members], times(result.found["ration"])
-    told = f"{listed(wanted)} wanted, {listed(got)} got, in sum {sum(got):.1f}; plain {listed(times(result.found['plain']))}"
-    return bars.shares(wanted, got, HOST.slack), told
-
-
-def judge_halves(_: Bench, result: Result) -> tuple[list[str], str]:
-    got = speeds(result.found["ration"])
-    return bars.halves(got, HOST.slack), f"{listed(got)} of their speeds; plain {listed(speeds(result.found['plain']))}"
-
-
-def judge_phases(_: Bench, result: Result) -> tuple[list[str], str]:
-    before, beside, after = result.found["ration"][0].cuts
-    plain = listed([gpu for _, gpu in result.found["plain"][0].cuts])
-    told = f"alone, beside, alone again {listed([before[0], beside[1], after[0]])}; plain {plain}"
-    return bars.phases(beside[1], [before[0], after[0]], HOST.slack), told
-
-
-def judge_limit(_: Bench, result: Result) -> tuple[list[str], str]:
-    it, got = result.mix.members[0], result.found["ration"][0]
-    most, u = float(dict(it.settings)["RATION_COMPUTE_LIMIT"].rstrip("%")), pool.solos[it.load.name].gpu
-    told = f"limit {most:g}: GPU {got.gpu:.1f}, speed {got.speed:.1f} (uses {u:.1f} alone)"
-    if it.load.name == "empty":
-        return bars.empty(got.speed, HOST.slack), told
-    return bars.limit(most, u, got.gpu, got.speed, HOST.slack), told
-
-
-def latency_of(result: Result, way: str) -> bars.Latency:
-    alone = pool.solos[result.mix.members[0].load.name]
-    return bars.slowed(result.found[way][0].took_us, alone.took_us)
-
-
-def told_latency(result: Result) -> str:
-    lines = []
-    for way in ("ration", "plain"):
-        got = latency_of(result, way)
-        lines.append(f"{way} {got.p50:.2f}x/{got.p99:.2f}x, others {listed(speeds(result.found[way][1:]))}")
-    return "; ".join(lines)
-
-
-def judge_requests(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, others = latency_of(result, "ration"), speeds(result.found["ration"][1:])
-    if len(others) == 1:
-        u = pool.solos[result.mix.members[0].load.name].gpu
-        wrong = bars.quick(got, 1.12, 1.2, HOST.slack) + bars.keeps(others[0], u, HOST.slack)
-    else:
-        plain = speeds(result.found["plain"][1:])
-        wrong = bars.quick(got, 1.15, 1.4, HOST.slack) + bars.sum_near_plain(others, plain, HOST.slack)
-    return wrong, told_latency(result)
-
-
-def judge_service(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, plain = (latency_of(result, way) for way in ("ration", "plain"))
-    others = [speeds(result.found[way][1:]) for way in ("ration", "plain")]
-    wrong = bars.quick(got, 1.1, 1.2, HOST.slack) + bars.no_worse(got, plain, HOST.slack)
-    return wrong + bars.each_near_plain(*others, HOST.slack), told_latency(result)
-
-
-def judge_mixed(_: Bench, result: Result) -> tuple[list[str], str]:
-    mix = entries(result)
-    told = f"speeds {listed([it.speed for it in mix])}, plain {listed([it.plain_speed for it in mix])}; GPU "
-    told += f"{listed([it.gpu for it in mix])}, plain {listed([it.plain_gpu for it in mix])}, "
-    told += f"due {listed(bars.fair_shares(mix))}, use {listed([it.u for it in mix])}"
-    return bars.mixed(mix, HOST.slack), told
-
-
-def judge_alike(_: Bench, result: Result) -> tuple[list[str], str]:
-    got, plain = speeds(result.found["ration"]), speeds(result.found["plain"])
-    return bars.alike(got, plain), f"{listed(got)} of their speed alone; plain {listed(plain)}"
-
-
-def judge_free(_: Bench, result: Result) -> tuple[list[str], str]:
-    got = result.found["ration"][0].speed
-    return bars.free(got, HOST.slack), f"{got:.2f}% of its bare speed"
-
-
 # -------------------------------------------------------------------------------------------------------- mixes
 
 
-def mix(name: str, *members: pool.Member, **more) -> Mix:
+def mix(name: str, *members: Member, **more) -> Mix:
     return Mix(name, members, **more)
 
 
-def shared(*parts: tuple[str, float]) -> tuple[pool.Member, ...]:
-    return tuple(member(ANY[name], request, number) for number, (name, request) in enumerate(parts))
+def shared(*parts: tuple[str, float]) -> tuple[Member, ...]:
+    """Those of one program are numbered, so that the first of each is the process that is measured alone."""
+    names = [name for name, _ in parts]
+    return tuple(member(ANY[name], request, names[:at].count(name)) for at, (name, request) in enumerate(parts))
 
 
 EIGHT = ("kernels-500us", "kernels-50us", "kernels-5ms", "kernels-500us") * 2
@@ -281,13 +187,18 @@ LATENCY = {"RATION_PRIORITY": "latency"}
 
 
 def latency_mix(name: str, asking: str, request: float, *others: tuple[str, float]) -> Mix:
-    first = member(ANY[asking], request, **LATENCY)
-    return mix(name, first, *(member(ANY[load], it, number) for number, (load, it) in enumerate(others)))
+    return mix(name, member(ANY[asking], request, **LATENCY), *shared(*others))
 
 
 def limited(load: Load, limits: Sequence[int]) -> tuple[Mix, ...]:
     return tuple(
-        mix(f"{load.name} at {it}%", member(load, 0, RATION_COMPUTE_LIMIT=f"{it}%"), ways=("ration",)) for it in limits
+        mix(
+            f"{load.name} at {it}%",
+            member(load, 0, RATION_COMPUTE_LIMIT=f"{WHOLE:g}%"),
+            ways=("ration",),
+            limit=float(it),
+        )
+        for it in limits
     )
 
 
@@ -308,16 +219,24 @@ def line(name: str, about: str, judge: Judge, *mixes: Mix) -> Line:
     return Line(name, about, mixes, judge)
 
 
+def share_line(name: str, about: str, judge: Judge, *parts: tuple[str, float]) -> Line:
+    """Long enough: a lease may take 30 ms, and what is judged is a hundredth of the window."""
+    told = name.removeprefix("share-").replace("-", "/")
+    return line(name, about, judge, mix(told, *shared(*parts), seconds=SHARE_SECONDS))
+
+
 SHARES = (
-    line("share-25-75", "25% and 75%: GPU time", judge_shares, mix("25/75", *shared(("kernels-50us", 25), ("kernels-500us", 75)))),
-    line("share-10-90", "10% and 90%: GPU time", judge_shares, mix("10/90", *shared(("kernels-500us", 10), ("kernels-5ms", 90)))),
-    line(
+    share_line("share-25-75", "25% and 75%: GPU time", judge_shares, ("kernels-50us", 25), ("kernels-500us", 75)),
+    share_line("share-10-90", "10% and 90%: GPU time", judge_shares, ("kernels-500us", 10), ("kernels-5ms", 90)),
+    share_line(
         "share-20-30-50",
         "20%, 30% and 50%: GPU time",
         judge_shares,
-        mix("20/30/50", *shared(("kernels-50us", 20), ("kernels-500us", 30), ("kernels-5ms", 50))),
+        ("kernels-50us", 20),
+        ("kernels-500us", 30),
+        ("kernels-5ms", 50),
     ),
-    line("share-eight", "eight equal ones: GPU time", judge_shares, mix("eight", *shared(*((name, 12.5) for name in EIGHT)))),
+    share_line("share-eight", "eight equal ones: GPU time", judge_shares, *((name, 12.5) for name in EIGHT)),
     line(
         "share-comes-and-goes",
         "request 25%: all while it is alone, 25% of GPU time beside a neighbour",
@@ -327,20 +246,22 @@ SHARES = (
             member(ANY["kernels-500us"], 25),
             member(ANY["kernels-500us"], 75, 1, (1 / 3, 2 / 3)),
             cuts=((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)),
-            seconds=4.5,
+            seconds=2 * SHARE_SECONDS,
         ),
     ),
-    line(
+    share_line(
         "share-sync-deep",
         "half each: one waits for every kernel of 0.5 ms, one queues deep",
         judge_halves,
-        mix("sync/deep", *shared(("sync-each", 50), ("kernels-500us", 50))),
+        ("sync-each", 50),
+        ("kernels-500us", 50),
     ),
-    line(
+    share_line(
         "share-graph-deep",
         "half each: a graph for each token, waited for, and one that queues deep",
         judge_halves,
-        mix("graph/deep", *shared(("decode-graph", 50), ("kernels-500us", 50))),
+        ("decode-graph", 50),
+        ("kernels-500us", 50),
     ),
 )
 REQUESTED = (
@@ -410,37 +331,15 @@ ALONE += (line("limit-empty", "a limit of 90%, alone: empty kernels", judge_limi
 UNHELD = (
     line(
         "free-alone",
-        "without a limit, alone: as fast as bare",
+        "without a limit, alone: as fast as bare, by turns",
         judge_free,
-        *(mix(f"{name} free", member(ANY[name], 50), ways=("ration",)) for name in FREE),
+        *(mix(f"{name} free", member(ANY[name], 50), least=FREE_ROUNDS) for name in FREE),
     ),
 )
 
 
-def run_threads(bench: Bench) -> None:
-    """What the library's thread took in all mixes of this run; kernel time counts."""
-    worst: dict[str, float] = {}
-    done = [result for it in results.values() for result in it if "ration" in result.found]
-    if not done:
-        bench.skip("no mix was run before")
-    rows = []
-    for result in done:
-        took = [it.thread for it in result.found["ration"] if it.thread is not None]
-        for problem in bars.threads(took, result.idle_thread):
-            bench.problem(f"{result.mix.name}: {problem}")
-        size = "alone" if len(took) < 2 else "two" if len(took) == 2 else "more"
-        worst[size] = max([worst.get(size, 0.0), *took])
-        worst["idle"] = max(worst.get("idle", 0.0), result.idle_thread)
-        rows.append([result.mix.name, str(len(took)), listed(took), f"{result.idle_thread:.2f}"])
-    bench.figures.update(columns=["mix", "containers", "% of a core", "the most idle"], rows=rows)
-    bench.headline = "the most of a core: " + ", ".join(f"{size} {it:.2f}%" for size, it in worst.items())
-
-
 LINES = (*MIXED, *SHARES, *REQUESTED, *SERVED, *BOUND, *ALONE, *UNHELD)
-CASES = [
-    *(it.case() for it in LINES),
-    Case("thread-cpu", "what the library's thread takes of a core, in all mixes of this run", run_threads),
-]
+CASES = [it.case() for it in LINES]
 
 
 def plan(names: Sequence[str]) -> None:

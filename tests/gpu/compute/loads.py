@@ -36,6 +36,7 @@ class Load:
     processes: int = 1
     power_bound: bool = False
     least: float = 0.0  # seconds of a window in a mix: a service needs enough requests for a percentile
+    batch: int = 1  # kernels for which its witness has one record
     solo: str = ""  # the load whose solo is this one's; several processes, bare, lose time among themselves
 
     @property
@@ -123,7 +124,7 @@ BY_NAME = {load.name: load for load in LOADS}
 
 # Not in the matrix of limits.
 REQUESTS = Load("requests", "20 kernels, 2.6 ms in all, every 20 ms", ("request", "130", "20", "20000"), least=4.0)
-EMPTY = Load("empty", "kernels that do nothing", ("empty", "1"))
+EMPTY = Load("empty", "kernels that do nothing", ("empty", "1"), batch=400)
 LAYERS = Load(
     "layers",
     "PyTorch: training steps of many small kernels",

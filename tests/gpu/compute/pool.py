@@ -3,152 +3,49 @@
 Loading a framework takes seconds, a mix of containers two or three. So a pool has a process for each program and each
 setting of it that some mix needs, all ready and idle; each mix runs by plain time slicing, then in slices. What the GPU
 did for whom is read from the witnesses' files when the pool is closed.
+
+A limit is set in a process that runs, through the region, and what it is judged by is the same process without one, before
+the first limit and after the last.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
+import statistics
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu import build
 from gpu.bench import Bench
-from gpu.compute import busy
+from gpu.compute import busy, region
 from gpu.compute.busy import SECOND
 from gpu.compute.container import TAIL, Crew, slice_of
-from gpu.compute.loads import Load
+from gpu.compute.cores import PINS, pin
+from gpu.compute.mixes import (
+    TIMES,
+    WHOLE,
+    Account,
+    Alone,
+    Found,
+    Member,
+    Mix,
+    Part,
+    Result,
+    Seat,
+    mean,
+    rate_in,
+    rooms_of,
+    seat,
+    seats_of,
+    solos,
+)
 from gpu.hooks.counted import fresh_directory
 
 HANGS = 45.0  # seconds after its end for a run to say so
 CHANGE = 0.2  # seconds in which a change must have come through
 THREAD = "ration"  # how the names of the library's own threads begin
-
-
-@dataclass
-class Times:
-    """Seconds of a mix; the command line may set them."""
-
-    warmup: float = 0.7
-    window: float = 2.5
-    mixes: int | None = None  # of each case
-    deadline: float | None = None  # of time.monotonic: no mix begins after it
-
-
-TIMES = Times()
-
-
-@dataclass(frozen=True)
-class Member:
-    """A container of a mix. `stay` is the part of the window for which it works, where that is not all of it."""
-
-    load: Load
-    request: float = 0.0
-    settings: tuple[tuple[str, str], ...] = ()
-    number: int = 0  # tells containers apart that are alike
-    stay: tuple[float, float] | None = None
-
-
-def member(load: Load, request: float, number: int = 0, stay: tuple[float, float] | None = None, **more: str) -> Member:
-    settings = {"RATION_COMPUTE_REQUEST": f"{request:g}%"} if request else {}
-    return Member(load, request, tuple(sorted({**settings, **more}.items())), number, stay)
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Containers side by side. `cuts` are parts of the window that are looked at one by one."""
-
-    name: str
-    members: tuple[Member, ...]
-    ways: tuple[str, ...] = ("plain", "ration")
-    cuts: tuple[tuple[float, float], ...] = ()
-    seconds: float = 0.0  # at least
-
-    @property
-    def window(self) -> float:
-        return max(TIMES.window, self.seconds, *(it.load.least for it in self.members))
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A process of a pool; one without settings is bare."""
-
-    load: Load
-    settings: tuple[tuple[str, str], ...] | None = None
-    number: int = 0
-
-
-def seat(it: Member, way: str) -> Seat:
-    return Seat(it.load, it.settings if way == "ration" else None, it.number)
-
-
-@dataclass
-class Part:
-    """What one process did in one window, in as far as it says so itself."""
-
-    seat: Seat
-    start: int
-    end: int
-    cuts: list[tuple[int, int]] = field(default_factory=list)
-    marks: list[tuple[int, int]] = field(default_factory=list)
-    took_us: list[float] = field(default_factory=list)
-    thread: float | None = None  # of a core, in per cent: what the library's thread took
-    broken: str = ""
-
-
-@dataclass(frozen=True)
-class Alone:
-    """What a program does by itself, bare."""
-
-    rate: float
-    gpu: float
-    raw: float
-    took_us: list[float]
-    reference: busy.Reference
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a container got. Speeds are in per cent of its own alone, times in per cent of the window."""
-
-    speed: float
-    gpu: float
-    raw: float = 0.0
-    took_us: list[float] = field(default_factory=list)
-    cuts: list[tuple[float, float]] = field(default_factory=list)  # speed and GPU time, of each cut
-    thread: float | None = None
-
-
-@dataclass
-class Result:
-    """A mix, and what its containers got in each way, in order."""
-
-    mix: Mix
-    found: dict[str, list[Found]] = field(default_factory=dict)
-    idle_thread: float = 0.0  # the most that a thread of an idle container took
-    broken: str = ""
-    skipped: bool = False
-
-
-solos: dict[str, Alone] = {}
-
-
-def rate_in(marks: list[tuple[int, int]], start: int, end: int) -> float:
-    """Units per second of a window, from what was done by when."""
-    times = [at for at, _ in marks]
-
-    def done_by(moment: int) -> float:
-        right = min(max(bisect.bisect_left(times, moment), 1), len(marks) - 1)
-        (a, before), (b, after) = marks[right - 1], marks[right]
-        return before + (after - before) * (min(max(moment, a), b) - a) / max(1, b - a)
-
-    if len(marks) < 2:
-        raise busy.Broken("a program says nothing of what it did")
-    return (done_by(end) - done_by(start)) * SECOND / (end - start)
 
 
 def thread_times(pid: int) -> int:
@@ -169,31 +66,6 @@ def on_core(task: Path) -> int:
     return (int(fields[11]) + int(fields[12])) * SECOND // os.sysconf("SC_CLK_TCK")
 
 
-def seats_of(mixes: Iterable[Mix], known: Iterable[str] = ()) -> list[Seat]:
-    """The processes that mixes need, those for what each program does alone included."""
-    needed: dict[Seat, None] = {}
-    for mix in mixes:
-        for it in mix.members:
-            if it.load.name not in known:
-                needed[Seat(it.load)] = None
-            for way in mix.ways:
-                needed[seat(it, way)] = None
-    return list(needed)
-
-
-def rooms_of(mixes: Iterable[Mix]) -> dict[Seat, int]:
-    """Containers meet in one region if some mix has them together, or has both with a third."""
-    room: dict[Seat, int] = {}
-    for number, mix in enumerate(mixes):
-        if "ration" not in mix.ways:
-            continue
-        mine = [seat(it, "ration") for it in mix.members]
-        joined = {room[one] for one in mine if one in room}
-        room.update({one: number for one in mine})
-        room.update({one: number for one, where in room.items() if where in joined})
-    return room
-
-
 class Pool:
     """The processes, from their start to what their witnesses wrote."""
 
@@ -202,10 +74,12 @@ class Pool:
         self.tool = str(build.program(bench, "busy_sum"))
         self.crews: dict[Seat, Crew] = {}
         self.parts: list[Part] = []
-        self.solos: dict[str, Part] = {}
+        self.solos: dict[str, list[Part]] = {}
+        self.without: dict[Seat, list[Part]] = {}  # a limit: windows of those that have one in others
         self.results: dict[Mix, Result] = {}
-        self.ran: dict[Mix, dict[str, list[Part]]] = {}
+        self.ran: dict[Mix, dict[str, list[list[Part]]]] = {}  # by way, round by round
         self.dead: dict[Seat, str] = {}
+        PINS.settle([[it.person for it in mix.members] for mix in mixes])
         rooms = rooms_of(mixes)
         places = {number: fresh_directory(bench, f"regions-{number}") for number in sorted(set(rooms.values()))}
         try:
@@ -214,7 +88,7 @@ class Pool:
                 env: dict[str, str] = {}
                 if one.settings is not None:
                     env = slice_of(bench, label, places[rooms[one]], dict(one.settings))
-                self.crews[one] = Crew(bench, label, one.load, env)
+                self.crews[one] = Crew(bench, label, one.load, env, cores=PINS.home(one.person))
             for one, crew in self.crews.items():
                 self.attempt(one, crew.begin)
             for one, crew in self.crews.items():
@@ -235,24 +109,58 @@ class Pool:
 
     def run(self) -> list[Result]:
         try:
-            for mix in self.mixes:
+            for number, mix in enumerate(self.mixes):
                 if TIMES.deadline and time.monotonic() > TIMES.deadline:
                     self.results[mix] = Result(mix, skipped=True)
-                    continue
-                for it in mix.members:
-                    if it.load.name not in solos and it.load.name not in self.solos:
-                        alone = Mix(f"{it.load.name} alone", (Member(it.load),), ("plain",))
-                        self.solos[it.load.name] = self.side_by_side(alone, "plain", Result(alone))[0]
-                result = self.results[mix] = Result(mix)
-                self.ran[mix] = {way: self.side_by_side(mix, way, result) for way in mix.ways}
+                else:
+                    self.run_mix(mix)
+                if mix.limit is not None:
+                    one = seat(mix.members[0], "ration")
+                    if not any(seat(it.members[0], "ration") == one for it in self.mixes[number + 1 :]):
+                        self.run_without(mix)
             self.leave()
             self.add_up()
         finally:
             self.close()
         return [self.results[mix] for mix in self.mixes]
 
+    def run_mix(self, mix: Mix) -> None:
+        if mix.limit is not None and seat(mix.members[0], "ration") not in self.without:
+            self.run_without(mix)
+        for it in mix.members:
+            if mix.limit is None and it.load.name not in solos and it.load.name not in self.solos:
+                alone = Mix(f"{it.load.name} alone", (Member(it.load),), ("plain",))
+                rounds = [self.side_by_side(alone, "plain", Result(alone)) for _ in range(alone.rounds)]
+                self.solos[it.load.name] = [parts[0] for parts in rounds]
+        result = self.results[mix] = Result(mix)
+        if mix.limit is not None:
+            self.set_limit(seat(mix.members[0], "ration"), mix.limit)
+        self.ran[mix] = {way: [] for way in mix.ways}
+        for _ in range(mix.rounds):
+            for way in mix.ways:
+                self.ran[mix][way].append(self.side_by_side(mix, way, result))
+
+    def run_without(self, mix: Mix) -> None:
+        """What a program does whose limit is changed, without one: before the first, and if there was one, after the last."""
+        one = seat(mix.members[0], "ration")
+        if TIMES.deadline and time.monotonic() > TIMES.deadline and one not in self.without:
+            return
+        self.set_limit(one, WHOLE)
+        part = self.side_by_side(mix, "ration", Result(mix))[0]
+        self.without.setdefault(one, []).append(part)
+
+    def set_limit(self, one: Seat, limit: float) -> None:
+        def change() -> None:
+            if where := self.crews[one].slice:
+                region.set_limit(*where, limit)
+
+        self.attempt(one, change)
+
     def side_by_side(self, mix: Mix, way: str, result: Result) -> list[Part]:
         seats = [seat(it, way) for it in mix.members]
+        for one, pair in zip(seats, PINS.places([it.person for it in mix.members]) or (), strict=False):
+            for session in self.crews[one].sessions:
+                pin(session.pid, pair)
         begin = time.monotonic_ns() + 20_000_000
         start = begin + int(TIMES.warmup * SECOND)
         length = int(mix.window * SECOND)
@@ -267,31 +175,41 @@ class Pool:
                 times = (start + int(it.stay[0] * length), start + int(it.stay[1] * length))
             if not part.broken:
                 self.crews[part.seat].run(*times)
-        self.watch_threads(parts, way, result)
+        self.watch(parts, way, mix, result)
         for part in parts:
             if not part.broken:
                 self.attempt(part.seat, lambda part=part: self.hear(part, mix.window))
                 part.broken = self.dead.get(part.seat, "")
         return parts
 
-    def watch_threads(self, parts: list[Part], way: str, result: Result) -> None:
-        """What the library's threads take meanwhile, in those that work and in those that do not."""
+    def watch(self, parts: list[Part], way: str, mix: Mix, result: Result) -> None:
+        """What the library's threads take meanwhile, in those that work and in those that do not, and what it accounts for."""
         if way != "ration":
             return
         watched = {one: crew for one, crew in self.crews.items() if one.settings is not None and one not in self.dead}
+        accounts: list[dict[Seat, tuple[int, int]]] = []
         took: list[dict[Seat, int]] = []
         clocks: list[int] = []
         for moment in (parts[0].start, parts[0].end):
             time.sleep(max(0.0, (moment - time.monotonic_ns()) / SECOND))
+            accounts.append({part.seat: self.account(part.seat) for part in parts if mix.is_accounted and not part.broken})
             clocks.append(time.monotonic_ns())
             took.append({one: sum(thread_times(it.pid) for it in crew.sessions) for one, crew in watched.items()})
         parted = {part.seat: part for part in parts}
+        for one, (clock, before) in accounts[0].items():
+            later, after = accounts[1][one]
+            parted[one].account = 100 * (after - before) / (later - clock)
         for one in watched:
             share = 100 * (took[1][one] - took[0][one]) / (clocks[1] - clocks[0])
             if one in parted:
                 parted[one].thread = share
             else:
                 result.idle_thread = max(result.idle_thread, share)
+
+    def account(self, one: Seat) -> tuple[int, int]:
+        """The clock, and GPU time by the library's account."""
+        where = self.crews[one].slice
+        return time.monotonic_ns(), region.gpu_time_of(*where) if where else 0
 
     def hear(self, part: Part, seconds: float) -> None:
         for session in self.crews[part.seat].sessions:
@@ -330,34 +248,61 @@ class Pool:
         return paths
 
     def add_up(self) -> None:
-        for name, part in self.solos.items():
+        for name, parts in self.solos.items():
             with contextlib.suppress(busy.Broken):  # its mixes will say what is wrong
-                paths = self.paths(part.seat)
-                sums = busy.sums(self.tool, paths, [(part.start, part.end)])[0]
-                reference = busy.Reference(tuple(paths), part.start, part.end)
-                rate = rate_in(part.marks, part.start, part.end) if part.marks else sums.rate
-                solos[name] = Alone(rate, sums.gpu, sums.raw, part.took_us, reference)
+                solos[name] = self.alone(parts)
+        alone = {one: solos[one.load.name] for one in self.crews if one.load.name in solos}
+        for one, parts in self.without.items():
+            alone.pop(one, None)
+            with contextlib.suppress(busy.Broken):
+                alone[one] = self.alone(parts)
         windows: dict[Seat, list[tuple[int, int]]] = {}
-        for parts in (parts for ways in self.ran.values() for parts in ways.values()):
-            for part in parts:
+        for rounds in (rounds for ways in self.ran.values() for rounds in ways.values()):
+            for part in (part for parts in rounds for part in parts):
                 windows.setdefault(part.seat, []).extend([(part.start, part.end), *part.cuts])
+
+        def sums(one: Seat) -> dict[tuple[int, int], busy.Sum] | str:
+            return self.sums(one, windows[one], alone.get(one))
+
         with ThreadPoolExecutor(8) as threads:
-            told = dict(zip(windows, threads.map(lambda one: self.sums(one, windows[one]), windows), strict=True))
+            told = dict(zip(windows, threads.map(sums, windows), strict=True))
         for mix, ways in self.ran.items():
             result = self.results[mix]
             try:
-                result.found = {way: [self.found(part, told) for part in parts] for way, parts in ways.items()}
+                for way, rounds in ways.items():
+                    found = [[self.found(it, told[it.seat], alone.get(it.seat)) for it in parts] for parts in rounds]
+                    result.found[way] = [mean(of_one) for of_one in zip(*found, strict=True)]
             except busy.Broken as broken:
-                result.broken = str(broken)
-        kept = {path for alone in solos.values() for path in alone.reference.paths}
+                result.found, result.broken = {}, str(broken)
+        kept = {path for it in solos.values() for path in it.reference.paths}
         for crew in self.crews.values():
             for path in crew.notes.glob("*.busy"):
                 if path not in kept:
                     path.unlink()
 
-    def sums(self, one: Seat, windows: list[tuple[int, int]]) -> dict[tuple[int, int], busy.Sum] | str:
+    def alone(self, parts: list[Part]) -> Alone:
+        """What a program does by itself, by some windows of a process: on average."""
+        if broken := next((part.broken for part in parts if part.broken), ""):
+            raise busy.Broken(broken)
+        paths = self.paths(parts[0].seat)
+        reference = busy.Reference(tuple(paths), parts[0].start, parts[0].end)
+        windows = [(part.start, part.end) for part in parts]
+        sums = busy.sums(self.tool, paths, windows, reference)
+        rates = [rate_in(it.marks, it.start, it.end) if it.marks else one.rate for it, one in zip(parts, sums, strict=True)]
+        rate = statistics.mean(rates)
+        return Alone(
+            rate,
+            statistics.mean(it.gpu for it in sums),
+            statistics.mean(it.raw for it in sums),
+            [us for part in parts for us in part.took_us],
+            reference,
+            100 * (max(rates) - min(rates)) / rate if rate else 0.0,
+        )
+
+    def sums(
+        self, one: Seat, windows: list[tuple[int, int]], alone: Alone | None
+    ) -> dict[tuple[int, int], busy.Sum] | str:
         """Of each window; or what is wrong."""
-        alone = solos.get(one.load.name)
         try:
             found = busy.sums(self.tool, self.paths(one), windows, alone.reference if alone else None)
         except (busy.Broken, OSError, RuntimeError, ValueError) as broken:
@@ -366,8 +311,7 @@ class Pool:
             return f"{type(error).__name__}: {error}"
         return dict(zip(windows, found, strict=True))
 
-    def found(self, part: Part, told: dict[Seat, dict[tuple[int, int], busy.Sum] | str]) -> Found:
-        alone, sums = solos.get(part.seat.load.name), told[part.seat]
+    def found(self, part: Part, sums: dict[tuple[int, int], busy.Sum] | str, alone: Alone | None) -> Found:
         if part.broken or isinstance(sums, str):
             raise busy.Broken(part.broken or str(sums))
         if alone is None or not alone.rate:
@@ -377,13 +321,21 @@ class Pool:
             return 100 * (rate_in(part.marks, *window) if part.marks else sums[window].rate) / alone.rate
 
         whole = (part.start, part.end)
+        accounts: tuple[Account, ...] = ()
+        if part.account is not None:
+            kernels = sums[whole].rate * part.seat.load.batch
+            kernel_us = sums[whole].gpu / 100 * 1e6 / kernels if kernels else 0.0
+            accounts = (Account(part.account, sums[whole].gpu, kernel_us),)
         return Found(
             speed(whole),
             sums[whole].gpu,
+            alone.gpu,
             sums[whole].raw,
             part.took_us,
             [(speed(cut), sums[cut].gpu) for cut in part.cuts],
             part.thread,
+            alone.apart if part.seat in self.without else None,
+            accounts,
         )
 
     def close(self) -> None:

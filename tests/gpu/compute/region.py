@@ -1,13 +1,15 @@
-"""The library's account of GPU time, in the region, read as a stranger would."""
+"""A container's words in the region, as a stranger would read them, and its limit, as one would change it."""
 
 from __future__ import annotations
 
+import os
 import struct
 from functools import cache
 from pathlib import Path
 
 LAYOUT = Path(__file__).resolve().parents[3] / "crates/region/layout/1.1.txt"
-GPU_TIME = 8  # which of a container's words
+LIMIT, GPU_TIME = 0, 8  # which of a container's words
+MILLIONTHS = 10_000  # of a limit, in a per cent
 
 
 @cache
@@ -20,8 +22,8 @@ def number_at(region: bytes, at: int, field: str) -> int:
     return struct.unpack_from("<I", region, at + layout()[field][0])[0]
 
 
-def gpu_time(region: bytes, container: str) -> int | None:
-    """Nanoseconds that the GPU has worked for a container by its account; None: it is not in the region."""
+def words_of(region: bytes, container: str) -> int | None:
+    """Where a container's words for compute are; None: it is not in the region."""
     of = layout()
     size = (of["number.processes_at"][0] - of["number.containers_at"][0]) // of["number.containers"][0]
     for number in range(of["number.containers"][0]):
@@ -29,11 +31,33 @@ def gpu_time(region: bytes, container: str) -> int | None:
         state, length = (number_at(region, at, f"container.{it}") for it in ("state", "name_length"))
         begin = at + of["container.name"][0]
         if state == of["number.container_live"][0] and region[begin : begin + length] == container.encode():
-            return struct.unpack_from("<Q", region, at + of["container.compute"][0] + 8 * GPU_TIME)[0]
+            return at + of["container.compute"][0]
     return None
 
 
+def word(region: bytes, container: str, which: int) -> int | None:
+    at = words_of(region, container)
+    return None if at is None else struct.unpack_from("<Q", region, at + 8 * which)[0]
+
+
 def gpu_time_of(regions: Path, container: str) -> int:
-    """The same over all GPUs that there are regions of in a directory."""
-    found = (gpu_time(path.read_bytes(), container) for path in regions.glob("*.region"))
+    """Nanoseconds that the GPUs that there are regions of have worked for a container, by its account."""
+    found = (word(path.read_bytes(), container, GPU_TIME) for path in regions.glob("*.region"))
     return sum(time or 0 for time in found)
+
+
+def set_limit(regions: Path, container: str, limit: float) -> None:
+    """Another limit, in per cent, on all GPUs that it uses; it holds at once. What it owes by the one before, it still owes."""
+    changed = 0
+    for path in regions.glob("*.region"):
+        at = words_of(path.read_bytes(), container)
+        if at is None:
+            continue
+        file = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(file, struct.pack("<Q", round(limit * MILLIONTHS)), at + 8 * LIMIT)
+        finally:
+            os.close(file)
+        changed += 1
+    if not changed:
+        raise RuntimeError(f"{container} is in no region of {regions}: its limit cannot be changed")

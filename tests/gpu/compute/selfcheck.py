@@ -14,7 +14,7 @@ from unittest import mock
 
 from gpu import compute
 from gpu.bench import Bench
-from gpu.compute import account, alone, beside, busy, container, cost, host, loads, plot, region, table, witness
+from gpu.compute import account, alone, beside, busy, container, cores, cost, host, loads, mixes, plot, region, table, witness
 from gpu.compute.busy import SECOND
 from gpu.machine import Machine
 from gpu.report import Outcome
@@ -46,8 +46,8 @@ class Pretending(loads.Load):
 
 
 def options(**given: object) -> argparse.Namespace:
-    nothing = {"window": None, "warmup": None, "quick": False, "mixes": None, "settings": None, "busy": None, "budget": None}
-    return argparse.Namespace(**{**nothing, **given})
+    nothing = ("window", "warmup", "quick", "mixes", "settings", "busy", "budget", "no_pin", "rounds", "soak")
+    return argparse.Namespace(**{**dict.fromkeys(nothing), **given})
 
 
 def file_of(records: list[tuple[int, int]], trouble: int = 0, count: int | None = None, late: int = 10**9) -> bytes:
@@ -241,6 +241,13 @@ class Others(unittest.TestCase):
         self.assertEqual(len(cost.judge({"driver_ns": 2900.0, "hooked_ns": 2990.0, "ratio": 2990 / 2900})), 1)
         self.assertEqual(cost.PROCESSES * cost.KERNELS, 1_000_000)
 
+    def test_what_a_call_takes_more(self) -> None:
+        pairs = {"bare": {"ioctl": [(100.0, 99.0), (101.0, 101.0)]}, "sliced": {"ioctl": [(120.0, 109.0), (90.0, 81.0)] * 2}}
+        told = cost.added(pairs, "ioctl")
+        expected = {"bare_ns": 100.5, "sliced_ns": 105.0, "added_ns": 10.0, "noise_ns": 0.5, "more_than_bare_ns": 4.5}
+        self.assertEqual(told, expected)
+        self.assertEqual((cost.judge_added("it", told, 10), len(cost.judge_added("it", told, 9.9))), ([], 1))
+
     def test_witnesses(self) -> None:
         own = busy.measure(busy.Notes([(at, at + MS) for at in range(0, SECOND, 2 * MS)]), 0, SECOND)
         self.assertEqual(witness.judge_clocks(own, replace(own, share=own.share + 0.4)), [])
@@ -298,7 +305,7 @@ class Programs(unittest.TestCase):
                 self.assertEqual(region.gpu_time_of(Path(place), "gpu/fre"), 0)
 
     def test_quick_and_windows(self) -> None:
-        before = replace(container.TIMES)
+        before, before_mixes = replace(container.TIMES), replace(mixes.TIMES)
         try:
             compute.plan(options(quick=True), [])
             self.assertEqual(container.TIMES.window, compute.QUICK_WINDOW)
@@ -306,6 +313,8 @@ class Programs(unittest.TestCase):
             self.assertEqual((container.TIMES.window, container.TIMES.solo, container.TIMES.warmup), (20.0, 20.0, 1.0))
         finally:
             vars(container.TIMES).update(vars(before))
+            vars(mixes.TIMES).update(vars(before_mixes))
+            cores.PINS.begin(False)
 
 
 class Showing(unittest.TestCase):

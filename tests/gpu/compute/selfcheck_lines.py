@@ -1,4 +1,4 @@
-"""Tests of the mixes: their bars with made-up figures, the robust witness with made-up files, a pool of made-up programs."""
+"""Tests of the mixes: their bars with made-up figures, the robust witness with made-up files."""
 
 from __future__ import annotations
 
@@ -12,45 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import build
-from gpu.bench import Bench, Run
-from gpu.compute import bars, busy, container, lines, loads, node, pool
+from gpu.bench import Run, Skip
+from gpu.compute import bars, busy, container, lines, loads, mixes, node, whole
 from gpu.compute.busy import SECOND
 from gpu.compute.selfcheck import bench_in
 
 US, MS = 1_000, 1_000_000
 KERNEL, COPY, GRAPH = 1, 2, 4
-
-# As share_load.c, with made-up work: of every 4 ms, 1 ms, and 2 where another works as well, because it is interrupted.
-PRETENDER = """
-import os, struct, sys, time
-crowd = os.environ.get("RATION_NAME")
-print("loaded", flush=True); sys.stdin.readline()
-print("ready", flush=True)
-records = b""
-for line in sys.stdin:
-    words = line.split()
-    if words[0] != "run": break
-    start, until = int(words[1]), int(words[2])
-    time.sleep(max(0, (until - time.monotonic_ns()) / 1e9))
-    works = range(start, until, 4_000_000)
-    for number, at in enumerate(works):
-        took = 2_000_000 if crowd and number % 2 else 1_000_000
-        records += struct.pack("<QQQQ", at, at + took, 1, 1)
-    print("marks", " ".join(f"{at}:{number}" for number, at in enumerate(works)))
-    print("took_us", " ".join(f"{at}:{2.0 if crowd else 1.0}" for at in works))
-    print("done", len(works), start, until, flush=True)
-    if os.environ.get("RATION_COMPUTE_REQUEST") == "13%": sys.exit(3)
-head = struct.pack("<8sIIQQQQQQ", b"busy   2", os.getpid(), 0, 0, 0, 10**9, 10**9, len(records) // 32, 0)
-open(f"{os.environ['BUSY_DIR']}/{os.getpid()}.own.busy", "wb").write(head + records)
-"""
-
-
-class Pretending(loads.Load):
-    """A load of the above."""
-
-    def command(self, bench: Bench) -> list[str]:
-        return [sys.executable, "-c", PRETENDER]
-
 
 def file_of(records: list[tuple[int, int, int, int]]) -> bytes:
     head = (busy.MAGIC, 7, 0, 0, 1000, 10**9, 10**9 + 1000, len(records), 0)
@@ -200,6 +168,9 @@ class Bars(unittest.TestCase):
     def test_the_rest(self) -> None:
         self.assertEqual((bars.alike([70, 72], [71, 72]), len(bars.alike([68, 72], [71, 72]))), ([], 2))
         self.assertEqual((bars.free(99.6), len(bars.free(99.4))), ([], 1))
+        self.assertEqual((bars.account(50.9, 50, 500), len(bars.account(51.1, 50, 500))), ([], 1))
+        self.assertEqual((bars.account(53.9, 50, 9), len(bars.account(45.9, 50, 9))), ([], 1))
+        self.assertEqual(bars.account(1.9, 1, 9), [], "a point is always forgiven")
         self.assertEqual((bars.threads([4.9, 4.9], 0), len(bars.threads([5.1, 4.9], 0.3))), ([], 2))
         self.assertEqual((bars.threads([7.9] * 3, 0), len(bars.threads([8.1] * 3, 0))), ([], 3))
 
@@ -207,11 +178,11 @@ class Bars(unittest.TestCase):
 class Mixes(unittest.TestCase):
     def test_rates_between_marks(self) -> None:
         marks = [(0, 0), (SECOND, 100), (3 * SECOND, 500)]
-        self.assertAlmostEqual(pool.rate_in(marks, 0, 2 * SECOND), 150)
-        self.assertAlmostEqual(pool.rate_in(marks, SECOND, 3 * SECOND), 200)
-        self.assertAlmostEqual(pool.rate_in(marks, 2 * SECOND, 4 * SECOND), 100)
+        self.assertAlmostEqual(mixes.rate_in(marks, 0, 2 * SECOND), 150)
+        self.assertAlmostEqual(mixes.rate_in(marks, SECOND, 3 * SECOND), 200)
+        self.assertAlmostEqual(mixes.rate_in(marks, 2 * SECOND, 4 * SECOND), 100)
         with self.assertRaises(busy.Broken):
-            pool.rate_in([(0, 0)], 0, SECOND)
+            mixes.rate_in([(0, 0)], 0, SECOND)
 
     def test_lines_are_what_the_table_asks_for(self) -> None:
         by_name = {it.name: it for it in lines.LINES}
@@ -222,25 +193,64 @@ class Mixes(unittest.TestCase):
         names = [mix.name for line in lines.MIXED for mix in line.mixes]
         self.assertEqual(len(names), len(set(names)))
         self.assertGreater(by_name["serve-gemm"].mixes[0].window, 10)
+        windows = [it.mixes[0].window for it in lines.SHARES]
+        self.assertEqual((min(windows), by_name["share-comes-and-goes"].mixes[0].window), (6.0, 12.0))
         lines.plan(["mix-fours", "limit-mlp"])
         self.assertEqual([it.name for it in lines.planned], ["mix-fours", "limit-mlp"])
         lines.plan([])
 
+    def test_rounds_are_averaged(self) -> None:
+        account = mixes.Account(25.5, 25.0, 500.0)
+        one = mixes.Found(90.0, 20.0, 50.0, 22.0, [1.0, 2.0], [(90.0, 20.0), (80.0, 10.0)], 1.0, None, (account,))
+        other = replace(one, speed=110.0, gpu=30.0, took_us=[9.0], cuts=[(70.0, 10.0), (80.0, 20.0)], thread=3.0)
+        both = mixes.mean([one, other])
+        self.assertEqual((both.speed, both.gpu, both.u, both.raw, both.thread), (100.0, 25.0, 50.0, 22.0, 2.0))
+        self.assertEqual((both.took_us, both.cuts), ([1.0, 2.0, 9.0], [(80.0, 15.0), (80.0, 15.0)]))
+        self.assertAlmostEqual(both.apart, 20.0)
+        self.assertEqual(both.accounts, (account, account))
+        self.assertEqual(mixes.mean([one]), one)
+
+    def test_accounts_are_judged_window_by_window(self) -> None:
+        good = mixes.Account(25.5, 25.0, 500.0)
+        mix = lines.SHARES[0].mixes[0]
+        found = [mixes.Found(25.0, 25.0, 100.0, accounts=(good, good)) for _ in mix.members]
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                for bad, problems in ((), 0), ((replace(good, account=23.9),), 1):
+                    both = [found[0], replace(found[1], accounts=(good, *bad))]
+                    lines.results["x"] = [mixes.Result(mix, {"ration": both})]
+                    bench = bench_in(place)
+                    whole.run_accounts(bench)
+                    self.assertEqual(len(bench.problems), problems)
+                    self.assertEqual((len(bench.figures["rows"]), "windows" in bench.headline), (3 + problems, True))
+                lines.results["x"] = [mixes.Result(mix, {"ration": [replace(found[0], accounts=())] * 2})]
+                with self.assertRaises(Skip):
+                    whole.run_accounts(bench_in(place))
+            finally:
+                lines.results.clear()
+
+    def test_free_is_over_the_bare_process_beside_it(self) -> None:
+        mix = lines.UNHELD[0].mixes[0]
+        bare = mixes.Found(98.0, 50.0, 50.0, apart=1.0)
+        for speed, problems in ((97.6, 0), (97.4, 1)):
+            result = mixes.Result(mix, {"plain": [bare], "ration": [replace(bare, speed=speed)]})
+            self.assertEqual(len(lines.judge_free(None, result)[0]), problems)
+
     def test_every_line_can_be_judged_and_told(self) -> None:
-        alone = pool.Alone(100.0, 60.0, 61.0, [1000.0] * 50, busy.Reference((), 0, 1))
+        alone = mixes.Alone(100.0, 60.0, 61.0, [1000.0] * 50, busy.Reference((), 0, 1))
         with tempfile.TemporaryDirectory() as place:
             try:
                 for line in lines.LINES:
-                    pool.solos.update({it.load.name: alone for mix in line.mixes for it in mix.members})
+                    mixes.solos.update({it.load.name: alone for mix in line.mixes for it in mix.members})
                     lines.results[line.name] = found = []
                     for mix in line.mixes:
                         got = [
-                            pool.Found(50.0, 12.0, 13.0, [1000.0] * 50, [(99.0, 25.0)] * len(mix.cuts), 1.0)
+                            mixes.Found(50.0, 12.0, 60.0, 13.0, [1000.0] * 50, [(99.0, 25.0)] * len(mix.cuts), 1.0)
                             for _ in mix.members
                         ]
-                        found.append(pool.Result(mix, {way: got for way in mix.ways}))
-                    found += [pool.Result(mix, broken="gone") for mix in line.mixes[:1]]
-                    found += [pool.Result(mix, skipped=True) for mix in line.mixes[:1]]
+                        found.append(mixes.Result(mix, {way: got for way in mix.ways}))
+                    found += [mixes.Result(mix, broken="gone") for mix in line.mixes[:1]]
+                    found += [mixes.Result(mix, skipped=True) for mix in line.mixes[:1]]
                     bench = bench_in(place, line.name)
                     bench.machine.environment.pop(container.SIMULATED, None)
                     lines.run_line(bench, line)
@@ -248,76 +258,11 @@ class Mixes(unittest.TestCase):
                     self.assertIn("gone", " ".join(bench.problems))
                     self.assertEqual({len(row) for row in bench.figures["rows"]}, {len(bench.figures["columns"])})
                 bench = bench_in(place, "threads")
-                lines.run_threads(bench)
+                whole.run_threads(bench)
                 self.assertEqual((bench.problems, "two 1.00%" in bench.headline), ([], True))
             finally:
-                pool.solos.clear()
+                mixes.solos.clear()
                 lines.results.clear()
-
-    def test_pools_have_each_process_once_and_rooms_for_those_that_meet(self) -> None:
-        one, other = (Pretending(name, "about", ("deep", "1")) for name in "ab")
-        mixes = [
-            pool.Mix("both", (pool.member(one, 25), pool.member(other, 75))),
-            pool.Mix("limit", (pool.member(one, 0, RATION_COMPUTE_LIMIT="10%"),), ("ration",)),
-            pool.Mix("third", (pool.member(other, 75), pool.member(one, 50, 1))),
-        ]
-        seats = pool.seats_of(mixes)
-        self.assertEqual((len(seats), sum(it.settings is None for it in seats)), (7, 3))
-        rooms = pool.rooms_of(mixes)
-        self.assertEqual(len(rooms), 4)
-        self.assertEqual(len(set(rooms.values())), 2)
-
-    def test_a_pool_runs_mixes_and_adds_them_up(self) -> None:
-        if not (shutil.which("gcc") or shutil.which("cc")):
-            self.skipTest("no C compiler")
-        one, other = (Pretending(name, "about", ("deep", "1")) for name in ("pretender", "another"))
-        mixes = [
-            pool.Mix("both", (pool.member(one, 25), pool.member(other, 75)), cuts=((0, 0.5), (0.5, 1))),
-            pool.Mix("dies", (pool.member(one, 13),), ("ration",)),
-            pool.Mix("again", (pool.member(one, 25),), ("ration",)),
-        ]
-        times = replace(pool.TIMES)
-        pool.TIMES.warmup, pool.TIMES.window = 0.1, 1.0
-        with tempfile.TemporaryDirectory() as place:
-            Path(place, "work").mkdir()
-            bench = bench_in(str(Path(place, "work")))
-            bench.log.parent.mkdir(exist_ok=True)
-            build.built.pop(("busy_sum", ""), None)
-            try:
-                both, dies, again = pool.Pool(bench, mixes).run()
-                alone = pool.solos["pretender"]
-            finally:
-                vars(pool.TIMES).update(vars(times))
-                pool.solos.clear()
-                build.built.pop(("busy_sum", ""), None)
-        self.assertAlmostEqual(alone.gpu, 25, delta=0.3)
-        self.assertAlmostEqual(alone.rate, 250, delta=3)
-        self.assertEqual((both.broken, again.broken), ("", ""))
-        self.assertIn("status 3", dies.broken)
-        for found in both.found["plain"] + both.found["ration"]:
-            self.assertAlmostEqual(found.gpu, 25, delta=0.3)
-            self.assertAlmostEqual(found.speed, 100, delta=1)
-            self.assertEqual(len(found.cuts), 2)
-        self.assertAlmostEqual(both.found["ration"][0].raw, 37.5, delta=0.5)
-        self.assertEqual(set(both.found["ration"][0].took_us), {2.0})
-        entry = bars.slowed(both.found["ration"][0].took_us, alone.took_us)
-        self.assertAlmostEqual(entry.p50, 2.0)
-
-
-class Threads(unittest.TestCase):
-    def test_the_librarys_threads_are_timed_from_outside(self) -> None:
-        source = "open('/proc/self/task/' + str(__import__('os').getpid()) + '/comm', 'w').write('ration-x')"
-        source += "\nprint(flush=True)\nwhile True: pass"
-        with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as loop:
-            try:
-                loop.stdout.readline()
-                before = pool.thread_times(loop.pid)
-                time.sleep(0.3)
-                took = pool.thread_times(loop.pid) - before
-            finally:
-                loop.kill()
-        self.assertTrue(10 * MS < took < 400 * MS, took)
-        self.assertEqual(pool.thread_times(loop.pid), 0)
 
 
 class Scripts(unittest.TestCase):

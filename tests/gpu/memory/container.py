@@ -8,7 +8,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpu.bench import Bench, end_group, text_of
@@ -55,7 +55,15 @@ def settings(bench: Bench, eyes: Witness, cap: int, name: str) -> dict[str, str]
 class Session:
     """A program that runs. What it prints before a prompt is read, then it waits for a line."""
 
-    def __init__(self, bench: Bench, label: str, command: list[str], env: dict[str, str], limit: float) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        label: str,
+        command: list[str],
+        env: dict[str, str],
+        limit: float,
+        cores: Collection[int] | None = None,
+    ) -> None:
         self.bench, self.label, self.env, self.limit = bench, label, env, limit
         self.start = time.monotonic()
         self.lines: list[str] = []
@@ -72,6 +80,7 @@ class Session:
                 start_new_session=True,
                 text=True,
                 bufsize=1,
+                preexec_fn=None if cores is None else lambda: os.sched_setaffinity(0, cores),
             )
         self.coming: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self.listen, daemon=True).start()

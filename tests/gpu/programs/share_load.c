@@ -5,11 +5,12 @@
  *   share_load streams KERNEL_US ROUNDS_PER_US  deep in four streams, with kernels of a quarter of the GPU each
  *   share_load request KERNEL_US ROUNDS_PER_US KERNELS PERIOD_US
  *                                               KERNELS at a time, waited for, every PERIOD_US; prints what each took
- *   share_load empty 1 ROUNDS_PER_US            kernels that do nothing, as many as can be launched, without a witness
+ *   share_load empty 1 ROUNDS_PER_US            kernels that do nothing, as many as can be launched
  *
  * A kernel is a loop of fixed length: one that watched a clock would do less where it is held up, and nobody would see
  * it. Its first block notes the GPU's nanosecond clock when it begins and when it ends, and the notes of all kernels go
- * into BUSY_DIR/PID.own.busy (busy.h). All of a process's kernels are of one kind.
+ * into BUSY_DIR/PID.own.busy (busy.h). All of a process's kernels are of one kind. One that does nothing would no longer do
+ * nothing if it noted the clock: there, kernels that do that stand before and behind each batch, and a note is of a batch.
  *
  * It talks with who started it: prints "loaded", and does nothing with the GPU before it gets a line; prints "ready",
  * and gets "run FROM UNTIL", in nanoseconds of CLOCK_MONOTONIC; prints "done UNITS BEGAN ENDED", and before that, where
@@ -17,6 +18,8 @@
  * end of its input, ends it. */
 
 #define _GNU_SOURCE
+#include <stddef.h>
+
 #include "busy.h"
 #include "gpu.h"
 
@@ -123,14 +126,19 @@ static void launch(CUfunction kernel, unsigned blocks, CUstream stream) {
     OK(cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, shared, stream, arguments, NULL));
 }
 
+/* The GPU notes its clock at that place when it gets there. */
+static void note_clock(CUdeviceptr place) {
+    void *arguments[] = {&place};
+    OK(cuLaunchKernel(clock_kernel, 1, 1, 1, 1, 1, 1, 0, streams[0], arguments, NULL));
+}
+
 /* What the two clocks say at the same moment: of some tries, the one in which the host waited the least. */
 static struct busy_moment moment(void) {
     struct busy_moment best = {0, 0};
     uint64_t least = UINT64_MAX;
-    void *arguments[] = {&slots};
     for (int i = 0; i < 20; i++) {
         uint64_t gpu = 0, before = now();
-        OK(cuLaunchKernel(clock_kernel, 1, 1, 1, 1, 1, 1, 0, streams[0], arguments, NULL));
+        note_clock(slots);
         OK(cuStreamSynchronize(streams[0]));
         uint64_t after = now();
         OK(cuMemcpyDtoH(&gpu, slots, sizeof gpu));
@@ -247,7 +255,11 @@ static long run_empty(uint64_t until) {
                 done[notes++] = units - (UNDER_WAY - 1) * BATCH;
             }
         }
+        MUST(launched < SLOTS);
+        CUdeviceptr slot = slots + launched++ * sizeof(struct slot);
+        note_clock(slot + offsetof(struct slot, start));
         for (int i = 0; i < BATCH; i++) OK(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, streams[0], NULL, NULL));
+        note_clock(slot + offsetof(struct slot, end));
         OK(cuEventRecord(event, streams[0]));
         units += BATCH, batches++;
     }
