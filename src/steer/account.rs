@@ -54,12 +54,14 @@ impl Account {
         let by_cost = (look.done - look.done.min(self.ahead)).min(look.time + self.slack);
         let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
         let used = if look.continuous && look.exclusive > 0 {
-            self.ahead = (self.ahead + by_time).saturating_sub(look.done);
+            // What is done is paid for, whatever it costs: what is ahead is for what came after it.
+            let most = if look.launches > 0 { by_time } else { u64::MAX };
+            self.ahead = (self.ahead + by_time).saturating_sub(look.done).min(most);
             self.slack = 0;
             by_time
         } else {
             // What is under way was paid for in part, also while it is off.
-            self.ahead = if look.pending { self.ahead.saturating_sub(look.done) } else { 0 };
+            self.ahead = if look.pending && look.launches == 0 { self.ahead } else { 0 };
             // Of what is dense, some may have been worked on before: it is told of when it ends.
             let used = if is_dense { by_time.max(by_cost) } else { by_cost };
             self.slack = (look.time + self.slack - used).min(LONGEST);
@@ -101,7 +103,8 @@ mod tests {
     const ALL: u32 = 1_000_000;
 
     fn look(done: u64, continuous: bool, exclusive: u32) -> Look {
-        Look { time: MS, done, launches: 1, pending: continuous, blocked: false, continuous, exclusive }
+        let launches = u32::from(done > 0);
+        Look { time: MS, done, launches, pending: continuous, blocked: false, continuous, exclusive }
     }
 
     #[test]
@@ -178,6 +181,14 @@ mod tests {
             charged += account.look(&look, 60 * MS);
         }
         assert_eq!(charged, done);
+    }
+
+    #[test]
+    fn costs_that_are_too_low_are_not_paid_ahead() {
+        let mut account = Account::new();
+        (0..100).for_each(|_| _ = account.look(&look(10_000, true, ALL), 60 * MS));
+        let charged: u64 = (0..100).map(|_| account.look(&look(300_000, true, 0), 60 * MS)).sum();
+        assert!(charged >= 29 * MS, "{charged}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::lane::Epoch;
 use super::state::Seen;
 use super::{Counts, Lane, lane};
 use crate::driver::calls;
@@ -105,7 +106,10 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
         for lane in lane::all() {
             let of = |device| steers().find(|(slice, _)| slice.device == device);
             lane.look(
-                |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
+                |device| {
+                    let nowhere = Epoch { number: 0, longest: 0 };
+                    of(device).map_or(nowhere, |(_, steer)| steer.state.with(|state| state.epoch()))
+                },
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
                         steer.state.with(|state| state.did(&done));

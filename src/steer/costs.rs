@@ -28,6 +28,8 @@ const REACH: usize = 8;
 const ENOUGH: u32 = 6;
 /// So often an upper bound is looked for, of which the least counts; more would slow down who is not behind.
 const TRIES: u32 = 3;
+/// As often as this as long as there is only a bound: beside others, it may be a hundred times too high.
+const AGAIN: u32 = 16;
 /// As often as this afterwards: an event costs the launching thread 1 µs, and two of them a thousandth of 500 launches.
 const NOW_AND_THEN: u32 = 500;
 /// What lies between two events besides the launch between them: the first one's own time, and what the GPU needs to begin and
@@ -120,7 +122,8 @@ impl Entry {
     /// Whether it is worth to measure it where the GPU may have waited for the host.
     #[inline]
     pub fn may_be_tried(&self) -> bool {
-        self.tries.load(Ordering::Relaxed) < TRIES || self.since.load(Ordering::Relaxed) >= NOW_AND_THEN
+        let since = self.since.load(Ordering::Relaxed);
+        self.tries.load(Ordering::Relaxed) < TRIES || since >= if self.is_sure() { NOW_AND_THEN } else { AGAIN }
     }
 
     /// It took so long.
@@ -160,6 +163,8 @@ mod tests {
             entry.learn(took, false);
         }
         assert_eq!((entry.cost(), entry.may_be_tried()), (12_000 - BESIDE, false));
+        (0..AGAIN).for_each(|_| assert!(entry.launched()));
+        assert!(entry.may_be_tried(), "as long as it is a bound");
         entry.learn(5_000, true);
         entry.learn(4_000_000, false);
         assert_eq!(entry.cost(), 5_000 - BESIDE);

@@ -71,6 +71,7 @@ pub struct Lane {
     unsure: AtomicU64,
     /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
     asked: Cell<u64>,
+    total_asked: Cell<u64>,
     /// How long it usually takes from there to the end of the wait, and when it last did.
     answer: AtomicU64,
     answered: AtomicU64,
@@ -113,6 +114,15 @@ pub struct Done {
     pub took: Option<u64>,
 }
 
+/// A time on the GPU.
+#[derive(Clone, Copy)]
+pub struct Epoch {
+    /// Which one; 0: it is off.
+    pub number: u64,
+    /// How long it may have the GPU at a time, before others have it.
+    pub longest: u64,
+}
+
 impl Lane {
     /// The calling thread's.
     #[inline]
@@ -147,6 +157,7 @@ impl Lane {
             total: AtomicU64::new(0),
             unsure: AtomicU64::new(0),
             asked: Cell::new(0),
+            total_asked: Cell::new(0),
             answer: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
@@ -230,6 +241,7 @@ impl Lane {
         let first = (self.asked.get() == 0).then(sys::nanoseconds);
         if let Some(now) = first {
             self.asked.set(now);
+            self.total_asked.set(self.total.load(Ordering::Relaxed));
         }
         self.weight.set(self.weight.get() + entry.ahead());
         if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
@@ -267,7 +279,15 @@ impl Lane {
         }
         let now = sys::nanoseconds();
         let (took, usual) = (now.saturating_sub(asked), self.answer.load(Ordering::Relaxed));
-        let answer = if usual == 0 { took } else { (7 * usual + took) / 8 };
+        // While the host works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
+        let work = self.total.load(Ordering::Relaxed) - self.total_asked.get();
+        let took = took + took.saturating_sub(work) / 2;
+        // What is longer had to wait for others, which is not to make it wait for longer.
+        let answer = match usual {
+            0 => took,
+            usual if took < usual => usual - (usual - took) / 2,
+            usual => usual + (took - usual).min(usual) / 64,
+        };
         self.answer.store(answer, Ordering::Relaxed);
         self.answered.store(now, Ordering::Relaxed);
     }
@@ -355,9 +375,8 @@ impl Lane {
         (done, (done..head).map(|mark| self.slots[(mark % SIZE) as usize].weight.load(Ordering::Relaxed)))
     }
 
-    /// By the controller: what the GPU has done since it last looked. `epoch` is 0 while the channels are off, and otherwise a
-    /// number that is another whenever they were in between: what was done in two of them is measured by nobody.
-    pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
+    /// By the controller: what the GPU has done since it last looked. What was done in two epochs is measured by nobody.
+    pub fn look(&self, epoch: impl Fn(CUdevice) -> Epoch, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
         let done_until = self.done_until(tail, head);
@@ -365,7 +384,7 @@ impl Lane {
             let slot = &self.slots[(tail % SIZE) as usize];
             let event = slot.event.load(Ordering::Relaxed);
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
-            let now = epoch(device);
+            let Epoch { number: now, longest } = epoch(device);
             slot.epoch.store(now, Ordering::Relaxed);
             let (work, launches) = (slot.work.load(Ordering::Relaxed), slot.launches.load(Ordering::Relaxed));
             // SAFETY: null, or an entry of the table, which is static.
@@ -377,7 +396,8 @@ impl Lane {
                 .then(|| elapsed(before.event.load(Ordering::Relaxed), event))
                 .flatten();
             if let (Some(entry), Some(took)) = (entry, took) {
-                entry.learn(took, sealed);
+                // Others may have been on the GPU in between: then it is no more than a bound.
+                entry.learn(took, sealed && took < longest);
             }
             done(Done { device, work, launches, took: took.filter(|_| entry.is_none()) });
             tail += 1;

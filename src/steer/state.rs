@@ -6,7 +6,7 @@ use ration_region::{Compute, Facts, Lease, Neighbourhood};
 
 use super::Steer;
 use super::account::{Account, Look};
-use super::lane::Done;
+use super::lane::{Done, Epoch};
 use super::scale::Scale;
 use super::sounding::Sounding;
 use crate::channels::{self, Trouble};
@@ -26,8 +26,10 @@ const GONE_LATENCY: u64 = 1_000 * MS;
 /// Who has something under way for this part of the time may fill the GPU, and gets a lease to show it.
 const FILLING: f64 = 0.9;
 /// Who uses less of it than this, in per cent, does not: one that waits for each kernel uses 75 or more, a network that waits
-/// once a step 50.
-const NOT_FILLING: u64 = 60;
+/// once a step 40.
+const NOT_FILLING: u64 = 55;
+/// In this part of a lease that is told of who has not had one yet. The GPU is idle meanwhile; what it has queued is 3 ms at most.
+const PART: u64 = 6 * MS;
 /// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
 const WAITING: f64 = 0.3;
 /// And is asked again after so long, or twice that after each time, up to the longest: a lease that is not used costs everybody
@@ -73,6 +75,8 @@ pub struct State {
     exclusive: u32,
     looked: u64,
     launched: u64,
+    /// Nobody else was on the GPU at the last look.
+    is_by_itself: bool,
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
     off: Option<Off>,
     since: u64,
@@ -82,6 +86,8 @@ pub struct State {
     slice: steer::Slice,
     written: u64,
     fills: bool,
+    /// It has shown so, in a lease or alone.
+    is_proven: bool,
     /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
     asked_again: u64,
     rest: u64,
@@ -127,9 +133,38 @@ pub struct Seen {
 struct Held {
     since: u64,
     until: u64,
-    /// How much of it could be used, and how much was, in nanoseconds.
+    /// How much of it could be used, and how much was, in nanoseconds; and the same of its last part.
     usable: u64,
     used: u64,
+    usable_of_late: u64,
+    used_of_late: u64,
+}
+
+impl Held {
+    fn new(now: u64, length: u64) -> Held {
+        Held { since: now, until: now + length, usable: 0, used: 0, usable_of_late: 0, used_of_late: 0 }
+    }
+
+    /// So much of it could be used, and so much was.
+    fn has(&mut self, usable: u64, used: u64) {
+        self.usable += usable;
+        self.used += used;
+        self.usable_of_late += usable;
+        self.used_of_late += used;
+    }
+
+    /// Whether it fills the GPU, if that can be told by now. Who has not shown so yet is told from each part of a lease: of what
+    /// it has queued before, there is less than a part.
+    fn fills(&mut self, is_proven: bool) -> Option<bool> {
+        if !is_proven && self.usable_of_late >= PART {
+            let fills = self.used_of_late * 100 >= self.usable_of_late * NOT_FILLING;
+            (self.usable_of_late, self.used_of_late) = (0, 0);
+            if !fills {
+                return Some(false);
+            }
+        }
+        (self.usable >= 2 * PART).then(|| self.used * 100 >= self.usable * NOT_FILLING)
+    }
 }
 
 /// When to look again, and what to sleep on until then.
@@ -153,6 +188,7 @@ impl State {
             exclusive: 0,
             looked: 0,
             launched: 0,
+            is_by_itself: false,
             off: None,
             since: 0,
             epoch: 1,
@@ -160,8 +196,9 @@ impl State {
             slice: steer::Slice::NEW,
             written: TUNING.default_slice,
             fills: false,
+            is_proven: false,
             asked_again: 0,
-            rest: 0,
+            rest: ASKED_AGAIN,
             is_in: false,
             held: None,
             idle_since: None,
@@ -179,9 +216,10 @@ impl State {
         }
     }
 
-    /// Which of its times on the GPU this is; 0: it is off.
-    pub fn epoch(&self) -> u64 {
-        if self.off.is_some() { 0 } else { self.epoch }
+    /// Which of its times on the GPU this is.
+    pub fn epoch(&self) -> Epoch {
+        let number = if self.off.is_some() { 0 } else { self.epoch };
+        Epoch { number, longest: if self.is_by_itself { u64::MAX } else { self.written } }
     }
 
     /// So much was done.
@@ -298,6 +336,7 @@ impl State {
         } / among.siblings.max(1);
         // Beside light ones, part of that goes into switching between them and the holder, and is nobody's.
         let exclusive = if lights == 0 { left } else { 0 };
+        self.is_by_itself = is_alone || exclusive > 0;
         let mut done = std::mem::take(&mut self.done);
         if self.drains_queue {
             (done, self.continuous) = (0, false);
@@ -320,10 +359,10 @@ impl State {
             compute.charge(now - time, now, used);
         }
         if let Some(held) = &mut self.held {
-            // It fills the GPU if it keeps it busy, whatever others take of it in between.
+            // It fills the GPU if it keeps it busy, whatever others take of it in between. But one that does not may be kept
+            // waiting by them, too: so at first it counts what was done.
             let usable = on * u64::from(left) / 1_000_000;
-            held.usable += usable;
-            held.used += if continuous { usable } else { used };
+            held.has(usable, if continuous && (self.is_proven || exclusive > 0) { usable } else { used });
         }
         self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
     }
@@ -345,19 +384,21 @@ impl State {
     fn fills_or_not(&mut self, is_alone: bool, now: u64) {
         if self.account.pending() < WAITING {
             // It rests, and may be another when it is back.
-            (self.fills, self.asked_again, self.rest) = (false, 0, 0);
+            (self.fills, self.is_proven, self.asked_again, self.rest) = (false, false, 0, ASKED_AGAIN);
         } else if is_alone && self.off.is_none() {
             self.fills = self.account.usage() > 800_000;
+            self.is_proven = self.fills;
         } else if self.fills {
-            let Some(held) = self.held.as_ref().filter(|held| held.usable >= TUNING.least_lease * 2) else { return };
-            if held.used * 100 >= held.usable * NOT_FILLING {
-                self.rest = 0;
-                return;
+            let Some(held) = &mut self.held else { return };
+            match held.fills(self.is_proven) {
+                None => {}
+                Some(true) => (self.is_proven, self.rest) = (true, ASKED_AGAIN),
+                Some(false) => {
+                    (self.fills, self.is_proven) = (false, false);
+                    self.asked_again = now + self.rest;
+                    self.rest = (2 * self.rest).min(LONGEST_REST);
+                }
             }
-            // The first time it is asked again at once: it may have been a bad moment.
-            self.fills = false;
-            self.asked_again = now + self.rest;
-            self.rest = (2 * self.rest).clamp(ASKED_AGAIN, LONGEST_REST);
         } else if self.account.pending() > FILLING && self.off.is_none() {
             self.fills = now >= self.asked_again;
         }
@@ -410,11 +451,11 @@ impl State {
         let length = steer::lease(weight, among.weights());
         let is_mine = lease.holder == Some(among.own);
         if is_mine && self.held.is_none() {
-            self.held = Some(Held { since: now, until: now + length, usable: 0, used: 0 });
+            self.held = Some(Held::new(now, length));
         }
         if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
             compute.pass_lease(among.own, lease.number);
-            self.held = Some(Held { since: now, until: now + length, usable: 0, used: 0 });
+            self.held = Some(Held::new(now, length));
             return (true, Some(lease), now + length);
         }
         if !is_mine {

@@ -311,10 +311,15 @@ impl Compute<'_> {
         self.own(of_container::VIRTUAL).fetch_add(steer::virtual_time(time, weight), SeqCst);
     }
 
-    /// Who comes anew has had no less than the least of those that are there: rest is not saved up.
+    /// Who comes anew has had no less than the least of those that are there: rest is not saved up. And hardly more than any of
+    /// them: what it had while they were not there is not held against it.
     pub fn joins(&self, among: &Neighbourhood) {
-        if let Some(least) = among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time).min() {
-            self.own(of_container::VIRTUAL).fetch_max(least, SeqCst);
+        let times = || among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time);
+        if let (Some(least), Some(most)) = (times().min(), times().max()) {
+            let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
+            let most = most.saturating_add(steer::virtual_time(steer::TUNING.lease, weight));
+            let clamped = |had: u64| Some(had.clamp(least, most));
+            let _ = self.own(of_container::VIRTUAL).fetch_update(SeqCst, SeqCst, clamped);
         }
     }
 
