@@ -218,7 +218,8 @@ impl State {
         // By launches, who comes would wait for all that is queued.
         let counts = is_there && (!(is_alone && limit.is_whole()) || steer.by_launches.load(Ordering::Relaxed));
         steer.counts(counts);
-        if is_there && let Err(trouble) = self.try_switch(steer, slice) {
+        // Where there is nothing to hold, it is not tried, and nothing is said.
+        if counts && let Err(trouble) = self.try_switch(steer, slice) {
             self.goes_over(steer, slice, &compute, trouble);
         }
         let lanes = std::mem::take(&mut self.lanes);
