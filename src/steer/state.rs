@@ -354,8 +354,8 @@ impl State {
             if let Some(held) = self.held.take()
                 && compute.is_leader(now)
             {
-                let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
-                compute.held_for(now.saturating_sub(held.since), weight);
+                // It may have been stopped, and for that long others have had the GPU.
+                compute.held_for(now.min(held.until).saturating_sub(held.since), compute.weight());
                 if others_want {
                     self.pass(compute, among, now);
                 }
@@ -365,7 +365,7 @@ impl State {
         if !std::mem::replace(&mut self.is_in, true) {
             compute.joins(among);
         }
-        let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
+        let weight = compute.weight();
         let lease = compute.lease(among, now);
         let length = steer::lease(weight, among.weights());
         let is_mine = lease.holder == Some(among.own);
