@@ -283,7 +283,7 @@ impl Compute<'_> {
     /// Gives the GPU to a container, after so many leases.
     pub fn pass_lease(&self, to: usize, number: u64) {
         let own = self.own(of_container::LEASE);
-        own.store((number + 1) << 16 | (to as u64 + 1) & 0xffff, SeqCst);
+        own.store(number.wrapping_add(1) << 16 | (to as u64).wrapping_add(1) & 0xffff, SeqCst);
         sys::futex_wake_shared(own);
     }
 
