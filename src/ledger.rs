@@ -205,6 +205,7 @@ pub fn losses() -> u64 {
 fn refuse_from_now_on() {
     if STATE.swap(LOST, Ordering::AcqRel) != LOST {
         LOSSES.fetch_add(1, Ordering::Relaxed);
+        crate::steer::counts_all();
         log::error!(
             "no GPU work from now on: the region was damaged or cut short, and RATION_STRICT wants the container's processes \
              to be held to their limit together"

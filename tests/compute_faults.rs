@@ -56,8 +56,9 @@ const REQUESTS: [(&str, &str, f64); 3] =
 /// How far from its request each may be afterwards, in points.
 const TOLERANCE: f64 = 3.0;
 /// How far the accounts may be from what the GPU did for each, after all of that, in per cent. Who is killed takes up to a
-/// turn's work with it that nobody has accounted for, and what two do at the same time is shared out as well as can be.
-const DRIFT_OF_FAULTS: f64 = 3.0;
+/// lease's work with it that nobody has accounted for. One that was stopped is charged for the time in which it had work under
+/// way, of which the others had half meanwhile.
+const DRIFT_OF_FAULTS: [f64; 3] = [6.0, 3.0, 3.0];
 
 #[test]
 fn whatever_happens_to_the_one_whose_turn_it_is_the_others_go_on() {
@@ -107,7 +108,7 @@ fn whatever_happens_to_the_one_whose_turn_it_is_the_others_go_on() {
     let _ = writeln!(text, "all in all  accounts off by {drifts:.2?}%");
     report("compute-faults-turns", &text);
     // A machine that stood still says as little about the accounts as about the shares.
-    assert!(!kept_up || drifts.iter().all(|drift| drift.abs() < DRIFT_OF_FAULTS), "{text}");
+    assert!(!kept_up || drifts.iter().zip(DRIFT_OF_FAULTS).all(|(drift, most)| drift.abs() < most), "{text}");
 }
 
 // ------------------------------------------------------------------------------------------------ in whatever order

@@ -282,7 +282,8 @@ impl State {
         // By launches, who comes would wait for all that is queued.
         let counts = is_there && (!(is_alone && limit.is_whole()) || steer.by_launches.load(Ordering::Relaxed));
         steer.counts(counts);
-        if is_there && let Err(trouble) = self.try_switch(steer, slice) {
+        // Where there is nothing to hold, it is not tried, and nothing is said.
+        if counts && let Err(trouble) = self.try_switch(steer, slice) {
             self.goes_over(steer, slice, &compute, trouble);
         }
         let lanes = std::mem::take(&mut self.lanes);
@@ -435,8 +436,8 @@ impl State {
             if let Some(held) = self.held.take()
                 && compute.is_leader(now)
             {
-                let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
-                compute.held_for(now.saturating_sub(held.since), weight);
+                // It may have been stopped, and for that long others have had the GPU.
+                compute.held_for(now.min(held.until).saturating_sub(held.since), compute.weight());
                 if others_want {
                     self.pass(compute, among, now);
                 }
@@ -446,7 +447,7 @@ impl State {
         if !std::mem::replace(&mut self.is_in, true) {
             compute.joins(among);
         }
-        let weight = own.map_or(Share::UNASKED, |it| it.peer.weight);
+        let weight = compute.weight();
         let lease = compute.lease(among, now);
         let length = steer::lease(weight, among.weights());
         let is_mine = lease.holder == Some(among.own);

@@ -220,6 +220,21 @@ impl Compute<'_> {
         self.speaking(self.place.container, now).next().is_none_or(|(index, _)| index == self.place.process)
     }
 
+    fn weight_of(&self, container: usize) -> Share {
+        let read = |which: usize| self.at(container, which).load(SeqCst);
+        let request = u32::try_from(read(word::REQUEST)).unwrap_or(u32::MAX);
+        let limit = match read(word::LIMIT) {
+            0 => Share::WHOLE,
+            ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
+        };
+        priority(read(word::PRIORITY)).weight(Share::weight(request, limit))
+    }
+
+    /// What the container weighs, whether it is there for others or not.
+    pub fn weight(&self) -> Share {
+        self.weight_of(self.place.container)
+    }
+
     /// Everybody who is there.
     pub fn neighbourhood(&self, now: u64) -> Neighbourhood {
         let present = |container: usize| {
@@ -227,20 +242,14 @@ impl Compute<'_> {
                 return None;
             }
             let read = |which: usize| self.at(container, which).load(SeqCst);
-            let request = u32::try_from(read(word::REQUEST)).unwrap_or(u32::MAX);
-            let limit = match read(word::LIMIT) {
-                0 => Share::WHOLE,
-                ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
-            };
-            let urgency = priority(read(word::PRIORITY));
             let mut present: Option<Present> = None;
             for (_, process) in self.speaking(container, now) {
                 let read_it = |which: usize| said(process, which).load(SeqCst);
                 let it = present.get_or_insert(Present {
                     index: container,
                     peer: Peer {
-                        weight: urgency.weight(Share::weight(request, limit)),
-                        priority: urgency,
+                        weight: self.weight_of(container),
+                        priority: priority(read(word::PRIORITY)),
                         usage: 0,
                         wants: false,
                         fills: false,
@@ -289,7 +298,7 @@ impl Compute<'_> {
     /// Gives the GPU to a container, after so many leases.
     pub fn pass_lease(&self, to: usize, number: u64) {
         let own = self.own(of_container::LEASE);
-        own.store((number + 1) << 16 | (to as u64 + 1) & 0xffff, SeqCst);
+        own.store(number.wrapping_add(1) << 16 | (to as u64).wrapping_add(1) & 0xffff, SeqCst);
         sys::futex_wake_shared(own);
     }
 
