@@ -573,9 +573,7 @@ impl State {
             }
             self.looked = self.since;
             if off == Some(Off::Others) && self.passed != 0 {
-                let own = compute.neighbourhood(ended);
-                let weight = own.get(own.own).map_or(Share::UNASKED, |it| it.peer.weight);
-                compute.held_longer(self.since.saturating_sub(self.passed), weight);
+                compute.held_longer(self.since.saturating_sub(self.passed).min(2 * OVERLAP), compute.weight());
             }
         }
         self.passed = 0;
