@@ -7,8 +7,8 @@
 //!
 //! - [`work`], [`costs`]: which kind of launch it is, and what that costs;
 //! - [`lane`]: what each thread has launched, and what of it is done;
-//! - `scale`: by how much costs are wrong, by what whole backlogs take;
 //! - `account`: what the container has used, from both;
+//! - `demand`: whether it would fill the GPU;
 //! - `sounding`: when to go off only to learn costs;
 //! - `state`: what is to be done about it; pure, but for the switch and the region;
 //! - [`switch`]: what takes a process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
@@ -18,9 +18,9 @@ mod ahead;
 mod controller;
 mod costs;
 mod counts;
+mod demand;
 mod gate;
 mod lane;
-mod scale;
 mod sounding;
 mod state;
 mod switch;
@@ -138,13 +138,16 @@ impl Steer {
             self.gate.pass_held(lane);
         }
         let sealed = lane.is_behind() || self.is_off.load(Ordering::Relaxed);
-        let measured =
-            entry.launched() && (sealed || entry.may_be_tried()) && lane.before_measured(stream, context, slice.device);
-        if measured {
-            entry.is_measured(sealed);
-        }
-        let result = lane.calling(driver);
-        let first = lane.launched(entry, measured, stream, context, slice.device);
+        let (result, first) = lane.launching(|| {
+            let measured = entry.launched()
+                && (sealed || entry.may_be_tried())
+                && lane.before_measured(stream, context, slice.device);
+            if measured {
+                entry.is_measured(sealed);
+            }
+            let result = driver();
+            (result, lane.launched(entry, measured, stream, context, slice.device))
+        });
         if let Some(now) = first.filter(|_| self.is_awaited.load(Ordering::Relaxed)) {
             slice.compute().is_at_work(now);
         }

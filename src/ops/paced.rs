@@ -22,6 +22,11 @@ pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A copy after which the host goes on: it waits for what was launched before.
+pub unsafe fn wait(call: &mut Call<'_>) -> Outcome {
+    Outcome::Done(waiting(|| call.driver()))
+}
+
 fn begins(call: &mut Call<'_>, stream: Stream) -> Outcome {
     if steer::is_any_counted() {
         steer::forget_stream(stream);

@@ -5,6 +5,7 @@
 //! channels on and stops, before the driver's own destructors run.
 
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,7 +79,14 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut counts = Counts::new();
     while !STOPPED.load(Ordering::SeqCst) {
         INSIDE.store(true, Ordering::SeqCst);
-        let next = if STOPPED.load(Ordering::SeqCst) { None } else { look(&mut counts) };
+        let looked =
+            catch_unwind(AssertUnwindSafe(|| if STOPPED.load(Ordering::SeqCst) { None } else { look(&mut counts) }));
+        let Ok(next) = looked else {
+            // The program goes on without us: on the GPU, and nobody counts its launches.
+            let _ = catch_unwind(give_up);
+            INSIDE.store(false, Ordering::SeqCst);
+            return null_mut();
+        };
         INSIDE.store(false, Ordering::SeqCst);
         let now = sys::nanoseconds();
         match next {
@@ -88,6 +96,15 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         }
     }
     null_mut()
+}
+
+/// After a fault of ours.
+fn give_up() {
+    let now = sys::nanoseconds();
+    for slice in ledger::all() {
+        slice.steer.state.with(|state| state.put_on(&slice.steer, slice, now));
+        slice.steer.counts(false);
+    }
 }
 
 fn nap(until: u64, now: u64) {
@@ -101,6 +118,8 @@ fn nap(until: u64, now: u64) {
 fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
     let steers = || ledger::all().map(|slice| (slice, &slice.steer));
     let mut blocked = super::WAITING.load(Ordering::Relaxed) > 0;
+    let sent = lane::all().map(Lane::sent).sum();
+    let away = counts.polls(sent) || blocked || lane::all().any(Lane::is_launching);
     LOOKING.with(|()| {
         let is_waiting = blocked;
         for lane in lane::all() {
@@ -144,7 +163,7 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     let lanes = lane::all().map(|lane| lane.launched_so_far());
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
-    let seen = Seen { launches, launched, blocked, answer };
+    let seen = Seen { launches, launched, blocked, away, answer };
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();

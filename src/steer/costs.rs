@@ -30,8 +30,9 @@ const ENOUGH: u32 = 6;
 const TRIES: u32 = 3;
 /// As often as this as long as there is only a bound: beside others, it may be a hundred times too high.
 const AGAIN: u32 = 16;
-/// As often as this afterwards: an event costs the launching thread 1 µs, and two of them a thousandth of 500 launches.
-const NOW_AND_THEN: u32 = 500;
+/// As often as this afterwards: what a kernel takes depends on who else was on the GPU before it. An event costs the launching
+/// thread 1 µs, and a launch 3 or more, so that two of them are less than a hundredth of so many launches.
+const NOW_AND_THEN: u32 = 100;
 /// What lies between two events besides the launch between them: the first one's own time, and what the GPU needs to begin and
 /// to tell the end. Measured on an H200, against CUPTI's figures: 2.7 to 3.2 µs for one kernel of 0.8 to 31 µs again and again,
 /// 3.1 to 3.8 in networks, where each kernel is another than the one before.
@@ -93,6 +94,12 @@ impl Entry {
             0 => super::gate::UNKNOWN,
             cost => cost,
         }
+    }
+
+    /// Whether anything is known of what it costs.
+    #[inline]
+    pub fn is_known(&self) -> bool {
+        self.cost.load(Ordering::Relaxed) != 0
     }
 
     /// Counts a launch. Whether it should be measured, if it can be.

@@ -8,6 +8,11 @@ pub struct Counts {
     /// The rows that launch kernels, those that launch graphs, and those that copy or fill.
     rows: [Vec<usize>; 3],
     known: [u64; 3],
+    /// Those that ask whether something is done, and how often they did.
+    asking: Vec<usize>,
+    asked: u64,
+    /// Launches, as lanes count them.
+    sent: u64,
     /// When they were last told.
     told: u64,
 }
@@ -21,7 +26,16 @@ impl Counts {
         let kernels = of(&|name| name.starts_with(b"cuLaunch") && !name.starts_with(b"cuLaunchHostFunc"));
         let graphs = of(&|name| name.starts_with(b"cuGraphLaunch"));
         let copies = of(&|name| name.starts_with(b"cuMemcpy") || name.starts_with(b"cuMemset"));
-        Counts { rows: [kernels, graphs, copies], known: [0; 3], told: 0 }
+        let asking = of(&|name| name.starts_with(b"cuEventQuery") || name.starts_with(b"cuStreamQuery"));
+        Counts { rows: [kernels, graphs, copies], known: [0; 3], asking, asked: 0, sent: 0, told: 0 }
+    }
+
+    /// Whether it does little but ask for the end of something, since this was last asked: another way to wait. (Allocators ask
+    /// too, but not more often than something is launched.) `sent` counts its launches.
+    pub fn polls(&mut self, sent: u64) -> bool {
+        let asked: u64 = self.asking.iter().map(|id| thread::total(*id)).sum();
+        let (before, was_sent) = (std::mem::replace(&mut self.asked, asked), std::mem::replace(&mut self.sent, sent));
+        asked.saturating_sub(before) > 2 * sent.saturating_sub(was_sent)
     }
 
     /// Whether they are to be told, for whoever reads the region.

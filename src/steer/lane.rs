@@ -21,9 +21,6 @@ const WORK: u64 = 250_000;
 /// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
 const LAUNCHES: u32 = 64;
 
-/// So many launches between two marks are a backlog whose time tells more than its marks take.
-const BACKLOG: u32 = 8;
-
 #[derive(Default)]
 struct Slot {
     event: AtomicUsize,
@@ -33,6 +30,9 @@ struct Slot {
     /// What was launched since the mark before, in nanoseconds.
     work: AtomicU64,
     launches: AtomicU32,
+    /// Launches that are not in there, because nothing was known of what they cost; and of which kind the last of them was.
+    unknown: AtomicU32,
+    kind: AtomicPtr<Entry>,
     /// The same, as it counts for what may be under way.
     weight: AtomicU64,
     /// What was launched between the mark before and this one, if it is one launch that is measured.
@@ -54,6 +54,8 @@ pub struct Lane {
     /// The thread's own: what it launched since its last mark, where that was, and whether the GPU is behind.
     work: Cell<u64>,
     launches: Cell<u32>,
+    unknown: Cell<u32>,
+    kind: Cell<*mut Entry>,
     stream: AtomicUsize,
     context: AtomicUsize,
     device: Cell<CUdevice>,
@@ -110,8 +112,6 @@ pub struct Done {
     pub device: CUdevice,
     pub work: u64,
     pub launches: u32,
-    /// How long the GPU took for it, if that was seen: the time between two marks of a backlog that ran whole.
-    pub took: Option<u64>,
 }
 
 /// A time on the GPU.
@@ -145,6 +145,8 @@ impl Lane {
             looked: AtomicU64::new(0),
             work: Cell::new(0),
             launches: Cell::new(0),
+            unknown: Cell::new(0),
+            kind: Cell::new(null_mut()),
             stream: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
             device: Cell::new(0),
@@ -181,12 +183,12 @@ impl Lane {
         self.behind.get()
     }
 
-    /// A launch goes to the driver.
+    /// What is done for a launch, our own events included, which wait for room in the queue as it does.
     #[inline]
-    pub fn calling<T>(&self, driver: impl FnOnce() -> T) -> T {
+    pub fn launching<T>(&self, work: impl FnOnce() -> T) -> T {
         let calls = self.calls.load(Ordering::Relaxed);
         self.calls.store(calls | 1, Ordering::Relaxed);
-        let result = driver();
+        let result = work();
         self.calls.store((calls | 1) + 1, Ordering::Relaxed);
         result
     }
@@ -203,6 +205,16 @@ impl Lane {
         let count = if was == word { count + 1 } else { 1 };
         self.queued.set((word, count.min(most + 1)));
         count <= most
+    }
+
+    /// Counts its launches.
+    pub fn sent(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed) >> 1
+    }
+
+    /// Whether a launch is in the driver.
+    pub fn is_launching(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) & 1 != 0
     }
 
     /// By the controller: whether a launch is in the driver that was there at the last look. It waits for room in the queue.
@@ -232,7 +244,13 @@ impl Lane {
         device: CUdevice,
     ) -> Option<u64> {
         let cost = entry.cost();
-        self.work.set(self.work.get() + cost);
+        if entry.is_known() {
+            self.work.set(self.work.get() + cost);
+        } else {
+            // It may be, when it is done: a program can queue a second's worth before the first of it is.
+            self.unknown.set(self.unknown.get() + 1);
+            self.kind.set(std::ptr::from_ref(entry).cast_mut());
+        }
         self.total.store(self.total.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
         if !entry.is_sure() {
             self.unsure.store(self.unsure.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
@@ -281,7 +299,7 @@ impl Lane {
         let (took, usual) = (now.saturating_sub(asked), self.answer.load(Ordering::Relaxed));
         // While the host works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
         let work = self.total.load(Ordering::Relaxed) - self.total_asked.get();
-        let took = took + took.saturating_sub(work) / 2;
+        let took = took + took.saturating_sub(work);
         // What is longer had to wait for others, which is not to make it wait for longer.
         let answer = match usual {
             0 => took,
@@ -330,6 +348,8 @@ impl Lane {
         slot.device.store(device as u32, Ordering::Relaxed);
         slot.work.store(self.work.get(), Ordering::Relaxed);
         slot.launches.store(self.launches.get(), Ordering::Relaxed);
+        slot.unknown.store(self.unknown.take(), Ordering::Relaxed);
+        slot.kind.store(self.kind.get(), Ordering::Relaxed);
         slot.weight.store(self.weight.take(), Ordering::Relaxed);
         slot.sealed.store(sealed, Ordering::Relaxed);
         let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
@@ -392,14 +412,16 @@ impl Lane {
             let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
             let is_whole = now != 0 && event != 0 && before.epoch.load(Ordering::Relaxed) == now;
             let sealed = slot.sealed.load(Ordering::Relaxed);
-            let took = (is_whole && (entry.is_some() || sealed && launches >= BACKLOG))
-                .then(|| elapsed(before.event.load(Ordering::Relaxed), event))
-                .flatten();
-            if let (Some(entry), Some(took)) = (entry, took) {
+            if let Some(entry) = entry.filter(|_| is_whole)
+                && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
+            {
                 // Others may have been on the GPU in between: then it is no more than a bound.
                 entry.learn(took, sealed && took < longest);
             }
-            done(Done { device, work, launches, took: took.filter(|_| entry.is_none()) });
+            // SAFETY: as above.
+            let kind = unsafe { slot.kind.load(Ordering::Relaxed).as_ref() };
+            let unknown = u64::from(slot.unknown.load(Ordering::Relaxed)) * kind.map_or(0, Entry::cost);
+            done(Done { device, work: work + unknown, launches });
             tail += 1;
             self.tail.store(tail, Ordering::Release);
         }
@@ -438,6 +460,7 @@ impl Lane {
         self.stream.store(0, Ordering::Relaxed);
         self.work.set(0);
         self.launches.set(0);
+        self.unknown.set(0);
         self.weight.set(0);
         self.ahead.forget();
     }

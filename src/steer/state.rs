@@ -6,13 +6,17 @@ use ration_region::{Compute, Facts, Lease, Neighbourhood};
 
 use super::Steer;
 use super::account::{Account, Look};
+use super::demand::Demand;
 use super::lane::{Done, Epoch};
-use super::scale::Scale;
 use super::sounding::Sounding;
 use crate::channels::{self, Trouble};
 use crate::ledger::Slice;
 use crate::{log, sys};
 use std::sync::atomic::Ordering;
+
+mod leases;
+
+use leases::{ASKED_AGAIN, Held};
 
 const MS: u64 = 1_000_000;
 
@@ -23,21 +27,8 @@ const CALM: u64 = 10 * MS;
 /// answered at once. But short slices for its sake cost programs that share the GPU half of it.
 const GONE: u64 = 100 * MS;
 const GONE_LATENCY: u64 = 1_000 * MS;
-/// Who has something under way for this part of the time may fill the GPU, and gets a lease to show it.
-const FILLING: f64 = 0.9;
-/// Who uses less of it than this, in per cent, does not: one that waits for each kernel uses 75 or more, a network that waits
-/// once a step 40.
-const NOT_FILLING: u64 = 55;
-/// In this part of a lease that is told of who has not had one yet. The GPU is idle meanwhile; what it has queued is 3 ms at most.
-const PART: u64 = 6 * MS;
 /// Who waits for less of the time than this does not want more: alone, a program that waits for each kernel does, too.
 const WAITING: f64 = 0.3;
-/// And is asked again after so long, or twice that after each time, up to the longest: a lease that is not used costs everybody
-/// some 20 ms.
-const ASKED_AGAIN: u64 = 1_000 * MS;
-const LONGEST_REST: u64 = 8_000 * MS;
-/// A holder with nothing to do passes the lease on after so long.
-const IDLE: u64 = 2 * MS;
 /// Nobody stays off for longer, whatever others say: twice the longest round.
 const LONGEST_OFF: u64 = 2 * TUNING.round;
 /// How often it is looked whether all is done, before it is off by launches.
@@ -60,7 +51,7 @@ enum Off {
 /// What is remembered of one GPU. The controller's, but for [`State::put_on`].
 pub struct State {
     account: Account,
-    scale: Scale,
+    demand: Demand,
     /// What was done since the last look.
     done: u64,
     launches: u32,
@@ -86,8 +77,6 @@ pub struct State {
     slice: steer::Slice,
     written: u64,
     fills: bool,
-    /// It has shown so, in a lease or alone.
-    is_proven: bool,
     /// It did not fill the GPU when it had it: not asked again before, and the rest doubles each time.
     asked_again: u64,
     rest: u64,
@@ -125,46 +114,10 @@ pub struct Seen {
     pub launched: (u64, u64),
     /// One of its threads waits for the GPU.
     pub blocked: bool,
+    /// Or is in a launch.
+    pub away: bool,
     /// How long it usually takes from its first launch until it has waited for it; 0: it never waits.
     pub answer: u64,
-}
-
-/// A lease that the container has.
-struct Held {
-    since: u64,
-    until: u64,
-    /// How much of it could be used, and how much was, in nanoseconds; and the same of its last part.
-    usable: u64,
-    used: u64,
-    usable_of_late: u64,
-    used_of_late: u64,
-}
-
-impl Held {
-    fn new(now: u64, length: u64) -> Held {
-        Held { since: now, until: now + length, usable: 0, used: 0, usable_of_late: 0, used_of_late: 0 }
-    }
-
-    /// So much of it could be used, and so much was.
-    fn has(&mut self, usable: u64, used: u64) {
-        self.usable += usable;
-        self.used += used;
-        self.usable_of_late += usable;
-        self.used_of_late += used;
-    }
-
-    /// Whether it fills the GPU, if that can be told by now. Who has not shown so yet is told from each part of a lease: of what
-    /// it has queued before, there is less than a part.
-    fn fills(&mut self, is_proven: bool) -> Option<bool> {
-        if !is_proven && self.usable_of_late >= PART {
-            let fills = self.used_of_late * 100 >= self.usable_of_late * NOT_FILLING;
-            (self.usable_of_late, self.used_of_late) = (0, 0);
-            if !fills {
-                return Some(false);
-            }
-        }
-        (self.usable >= 2 * PART).then(|| self.used * 100 >= self.usable * NOT_FILLING)
-    }
 }
 
 /// When to look again, and what to sleep on until then.
@@ -177,7 +130,7 @@ impl State {
     pub const fn new() -> State {
         State {
             account: Account::new(),
-            scale: Scale::NEW,
+            demand: Demand::NEW,
             done: 0,
             launches: 0,
             seen_pending: false,
@@ -196,7 +149,6 @@ impl State {
             slice: steer::Slice::NEW,
             written: TUNING.default_slice,
             fills: false,
-            is_proven: false,
             asked_again: 0,
             rest: ASKED_AGAIN,
             is_in: false,
@@ -224,11 +176,9 @@ impl State {
 
     /// So much was done.
     pub fn did(&mut self, done: &Done) {
-        self.scale.learn(done);
-        let work = self.scale.of(done.work);
-        self.done += work;
+        self.done += done.work;
         self.launches = self.launches.saturating_add(done.launches);
-        self.burst_now += work;
+        self.burst_now += done.work;
     }
 
     /// Something is under way; and was at the last look; and a thread waits for it.
@@ -258,9 +208,9 @@ impl State {
         let among = compute.neighbourhood(now);
         let limit = compute.limit();
         let is_alone = among.others().next().is_none();
-        self.account(&compute, &among, is_alone, now);
+        self.account(&compute, &among, is_alone, seen.away, now);
         self.tell_burst(seen.answer);
-        self.fills_or_not(is_alone, now);
+        self.fills_or_not(now);
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
         let wants = waits > WAITING && self.off != Some(Off::Limit);
@@ -322,21 +272,20 @@ impl State {
         Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
     }
 
-    fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, is_alone: bool, now: u64) {
+    fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, is_alone: bool, away: bool, now: u64) {
         // Launches that waited for it went when it came on.
         self.continuous |= std::mem::take(&mut self.resumed) && self.lanes > 0;
-        let time = now.saturating_sub(self.looked).max(1);
-        self.looked = now;
-        // Beside light ones, a holder has what they leave; and a container's processes have it together.
-        let lights: u32 = among.others().filter(|it| !it.peer.takes_leases()).map(|it| it.peer.usage).sum();
-        let left = match (is_alone, &self.held, self.off) {
-            (_, _, Some(_)) => 0,
-            (true, _, None) => 1_000_000,
-            (false, Some(_), None) => 1_000_000u32.saturating_sub(lights),
-            (false, None, None) => 0,
+        // Nothing was before the first look.
+        let before = std::mem::replace(&mut self.looked, now);
+        let time = if before == 0 { 1 } else { now.saturating_sub(before).max(1) };
+        // A container's processes have it together. Beside light ones a holder has what they leave, but part of that goes into
+        // switching between them, and is nobody's.
+        let has_lights = among.others().any(|it| !it.peer.takes_leases() && it.peer.usage > 0);
+        let exclusive = match (&self.held, self.off) {
+            (_, None) if is_alone => 1_000_000,
+            (Some(_), None) if !has_lights => 1_000_000,
+            _ => 0,
         } / among.siblings.max(1);
-        // Beside light ones, part of that goes into switching between them and the holder, and is nobody's.
-        let exclusive = if lights == 0 { left } else { 0 };
         self.is_by_itself = is_alone || exclusive > 0;
         let mut done = std::mem::take(&mut self.done);
         if self.drains_queue {
@@ -356,14 +305,14 @@ impl State {
             self.account.look(&rest, TUNING.window);
         }
         self.pending = pending;
+        self.demand.look(time, used, launches, away && pending);
         if used > 0 {
             compute.charge(now - time, now, used);
         }
         if let Some(held) = &mut self.held {
-            // It fills the GPU if it keeps it busy, whatever others take of it in between. But one that does not may be kept
-            // waiting by them, too: so at first it counts what was done.
-            let usable = on * u64::from(left) / 1_000_000;
-            held.has(usable, if continuous && (self.is_proven || exclusive > 0) { usable } else { used });
+            // Beside light ones, what is lost to switching says nothing of the holder.
+            held.usable += on * u64::from(exclusive) / 1_000_000;
+            held.used += used;
         }
         self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
     }
@@ -378,30 +327,6 @@ impl State {
         if !self.pending && self.burst_now > 0 {
             let burst = std::mem::take(&mut self.burst_now);
             self.burst = if self.burst == 0 { burst } else { (7 * self.burst + burst) / 8 };
-        }
-    }
-
-    /// Whether it takes leases: told by how much of the time it has something under way, and corrected by what it does with one.
-    fn fills_or_not(&mut self, is_alone: bool, now: u64) {
-        if self.account.pending() < WAITING {
-            // It rests, and may be another when it is back.
-            (self.fills, self.is_proven, self.asked_again, self.rest) = (false, false, 0, ASKED_AGAIN);
-        } else if is_alone && self.off.is_none() {
-            self.fills = self.account.usage() > 800_000;
-            self.is_proven = self.fills;
-        } else if self.fills {
-            let Some(held) = &mut self.held else { return };
-            match held.fills(self.is_proven) {
-                None => {}
-                Some(true) => (self.is_proven, self.rest) = (true, ASKED_AGAIN),
-                Some(false) => {
-                    (self.fills, self.is_proven) = (false, false);
-                    self.asked_again = now + self.rest;
-                    self.rest = (2 * self.rest).min(LONGEST_REST);
-                }
-            }
-        } else if self.account.pending() > FILLING && self.off.is_none() {
-            self.fills = now >= self.asked_again;
         }
     }
 
@@ -422,74 +347,6 @@ impl State {
         }
         let free = compute.free_at(now);
         if self.off.or(self.draining) == Some(Off::Limit) { free > now } else { free > now + steer::off_time(limit) }
-    }
-
-    /// Whether it may be on, as far as leases are concerned; the newest lease, where it waits for one; and when its own ends.
-    fn lease(&mut self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) -> (bool, Option<Lease>, u64) {
-        let own = among.get(among.own).copied();
-        let takes = own.is_some_and(|it| it.peer.takes_leases() && it.peer.wants);
-        let others_want = among.wanting().any(|it| it.index != among.own);
-        if !takes {
-            self.is_in = false;
-        }
-        if !takes || !others_want {
-            if let Some(held) = self.held.take()
-                && compute.is_leader(now)
-            {
-                // It may have been stopped, and for that long others have had the GPU.
-                compute.held_for(now.min(held.until).saturating_sub(held.since), compute.weight());
-                if others_want {
-                    self.pass(compute, among, now);
-                }
-            }
-            return (true, None, u64::MAX);
-        }
-        if !std::mem::replace(&mut self.is_in, true) {
-            compute.joins(among);
-        }
-        let weight = compute.weight();
-        let lease = compute.lease(among, now);
-        let length = steer::lease(weight, among.weights());
-        let is_mine = lease.holder == Some(among.own);
-        if is_mine && self.held.is_none() {
-            self.held = Some(Held::new(now, length));
-        }
-        if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
-            compute.pass_lease(among.own, lease.number);
-            self.held = Some(Held::new(now, length));
-            return (true, Some(lease), now + length);
-        }
-        if !is_mine {
-            self.held = None;
-            if self.off == Some(Off::Others) && now > self.since + LONGEST_OFF {
-                self.free_until = now + TUNING.lease;
-            }
-            // Where nobody holds the GPU, nobody makes way.
-            return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);
-        }
-        let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
-        let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
-        // The next one needs a moment to come on.
-        if (now + 300_000 >= held.until || is_idle) && compute.is_leader(now) {
-            compute.held_for(now.saturating_sub(held.since), weight);
-            let next = compute.neighbourhood(now).next(among.own);
-            if next.is_none_or(|next| next == among.own) {
-                (held.since, held.until) = (now, now + length);
-                return (true, Some(lease), held.until);
-            }
-            self.held = None;
-            self.passed = now;
-            self.pass(compute, among, now);
-            return (false, Some(compute.lease(among, now)), u64::MAX);
-        }
-        (true, Some(lease), held.until.saturating_sub(300_000))
-    }
-
-    fn pass(&self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) {
-        let after = compute.neighbourhood(now);
-        if let Some(next) = after.next(among.own).filter(|next| *next != among.own) {
-            compute.pass_lease(next, compute.lease(&after, now).number);
-        }
     }
 
     /// Does what was decided.

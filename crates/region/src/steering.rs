@@ -327,8 +327,10 @@ impl Compute<'_> {
         if let (Some(least), Some(most)) = (times().min(), times().max()) {
             let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
             let most = most.saturating_add(steer::virtual_time(steer::TUNING.lease, weight));
-            let clamped = |had: u64| Some(had.clamp(least, most));
-            let _ = self.own(of_container::VIRTUAL).fetch_update(SeqCst, SeqCst, clamped);
+            let own = self.own(of_container::VIRTUAL);
+            let had = own.load(SeqCst);
+            // Lost where a process of the same container adds to it at once, which joins itself.
+            let _ = own.compare_exchange(had, had.clamp(least, most), SeqCst, SeqCst);
         }
     }
 
