@@ -157,22 +157,8 @@ fn neighbour_that_comes_has_its_share_and_leaves_all_of_it() {
 
 // ------------------------------------------------------------------------------------------------ latency
 
-/// What half of all requests take at most, in microseconds, and what their neighbour has of the GPU, if there is one.
 fn requests(beside: bool) -> (f64, f64) {
-    let steered = Steered::new(compile("compute_work"));
-    let neighbour = [("RATION_COMPUTE_REQUEST", "75%")];
-    let neighbour = beside.then(|| steered.start("tests/fills", &neighbour, &["queue", "500", "60"]));
-    let settings = [("RATION_COMPUTE_REQUEST", "25%"), ("RATION_PRIORITY", "latency")];
-    let mut asking = steered.start("tests/asks", &settings, &["request", "130", "1.9"]);
-    milliseconds(WARM);
-    let had = neighbour.as_ref().map_or(0.0, |neighbour| steered.shares(&[neighbour], 1200)[0]);
-    let mut took: Vec<f64> = Vec::new();
-    while let Ok(Some(line)) = asking.line() {
-        took.extend(line.strip_prefix("took ").and_then(|text| text.parse::<f64>().ok()));
-    }
-    let mut settled = took.split_off(took.len().min(15));
-    settled.sort_by(f64::total_cmp);
-    (settled.get(settled.len() / 2).copied().unwrap_or(f64::INFINITY), had)
+    Steered::new(compile("compute_work")).requests(beside, WARM, Steered::start)
 }
 
 #[test]

@@ -90,22 +90,8 @@ fn containers_of_both_kinds_take_leases_from_each_other() {
     shares_hold("mixed-other", [(25.0, "queue", true), (75.0, "queue", false)]);
 }
 
-/// What half of all requests take at most, in microseconds, and what their neighbour has of the GPU, if there is one.
 fn requests(beside: bool) -> (f64, f64) {
-    let steered = Steered::new(compile("compute_work"));
-    let neighbour = [("RATION_COMPUTE_REQUEST", "75%")];
-    let neighbour = beside.then(|| steered.by_launches("tests/fills", &neighbour, &["queue", "500", "60"]));
-    let settings = [("RATION_COMPUTE_REQUEST", "25%"), ("RATION_PRIORITY", "latency")];
-    let mut asking = steered.by_launches("tests/asks", &settings, &["request", "130", "1.9"]);
-    milliseconds(WARM);
-    let had = neighbour.as_ref().map_or(0.0, |neighbour| steered.shares(&[neighbour], 1000)[0]);
-    let mut took: Vec<f64> = Vec::new();
-    while let Ok(Some(line)) = asking.line() {
-        took.extend(line.strip_prefix("took ").and_then(|text| text.parse::<f64>().ok()));
-    }
-    let mut settled = took.split_off(took.len().min(15));
-    settled.sort_by(f64::total_cmp);
-    (settled.get(settled.len() / 2).copied().unwrap_or(f64::INFINITY), had)
+    Steered::new(compile("compute_work")).requests(beside, WARM, Steered::by_launches)
 }
 
 #[test]

@@ -103,6 +103,29 @@ impl Steered {
         self.did(sessions, || milliseconds(window))
     }
 
+    /// What half of all requests of a `latency` container take at most, in microseconds, and what its neighbour has of the GPU, if
+    /// there is one, after so many milliseconds. `start` starts a program in a container.
+    pub fn requests(
+        &self,
+        beside: bool,
+        warm: u64,
+        start: impl Fn(&Steered, &str, &[(&str, &str)], &[&str]) -> Session,
+    ) -> (f64, f64) {
+        let neighbour = [("RATION_COMPUTE_REQUEST", "75%")];
+        let neighbour = beside.then(|| start(self, "tests/fills", &neighbour, &["queue", "500", "60"]));
+        let settings = [("RATION_COMPUTE_REQUEST", "25%"), ("RATION_PRIORITY", "latency")];
+        let mut asking = start(self, "tests/asks", &settings, &["request", "130", "1.9"]);
+        milliseconds(warm);
+        let had = neighbour.as_ref().map_or(0.0, |neighbour| self.shares(&[neighbour], 1000)[0]);
+        let mut took: Vec<f64> = Vec::new();
+        while let Ok(Some(line)) = asking.line() {
+            took.extend(line.strip_prefix("took ").and_then(|text| text.parse::<f64>().ok()));
+        }
+        let mut settled = took.split_off(took.len().min(15));
+        settled.sort_by(f64::total_cmp);
+        (settled.get(settled.len() / 2).copied().unwrap_or(f64::INFINITY), had)
+    }
+
     fn did(&self, sessions: &[&Session], goes_on: impl FnOnce()) -> Did {
         let before = self.moment(sessions);
         goes_on();
