@@ -16,6 +16,8 @@ use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use ration_policy::tuning::SLOW;
+
 use registry::{Registry, Seen};
 
 use crate::abi::cuda::CUdevice;
@@ -114,9 +116,6 @@ pub enum Trouble {
     /// It was done, and took too long.
     Slow,
 }
-
-/// A call that takes longer is a sign that others keep the module busy: its lock is one for all. A hundred times the usual.
-const SLOW: u64 = 50_000_000;
 
 /// Takes the compute channels of a GPU off it, or puts them back. Returns how many there are.
 pub fn put(device: CUdevice, on: bool) -> Result<usize, Trouble> {

@@ -7,22 +7,15 @@
 //!
 //! - [`work`], [`costs`]: which kind of launch it is, and what that costs;
 //! - [`lane`]: what each thread has launched, and what of it is done;
-//! - `account`: what the container has used, from both;
-//! - `demand`: whether it would fill the GPU;
-//! - `sounding`: when to go off only to learn costs;
-//! - `state`: what is to be done about it; pure, but for the switch and the region;
-//! - [`switch`]: what takes a process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
+//! - [`ration_steer`]: what is to be done about it;
+//! - [`switch`]: what takes the process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
 
-mod account;
 mod ahead;
 mod controller;
 mod costs;
 mod counts;
-mod demand;
 mod gate;
 mod lane;
-mod sounding;
-mod state;
 mod switch;
 mod work;
 
@@ -32,14 +25,14 @@ pub use counts::Counts;
 pub use lane::Lane;
 pub use work::Work;
 
-use crate::abi::cuda::{CUcontext, CUdevice};
+use crate::abi::cuda::CUcontext;
 use crate::driver::Stream;
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
-use crate::{channels, log, sys};
+use crate::{log, sys};
 use gate::Gate;
-use state::State;
-use switch::{ByChannels, Switch};
+use ration_steer::State;
+use switch::{ByChannels, Here};
 
 /// Whether channels are not to be driven: `RATION_SWITCH=launches`.
 fn is_by_launches() -> bool {
@@ -154,15 +147,20 @@ impl Steer {
         result
     }
 
-    /// What takes the process off the GPU.
-    fn with_switch<T>(&self, device: CUdevice, work: impl FnOnce(&dyn Switch) -> T) -> T {
-        if self.by_launches.load(Ordering::Relaxed) { work(&self.gate) } else { work(&ByChannels(device)) }
+    /// The process on the slice's GPU.
+    fn here(&self, slice: &Slice) -> Here<'_> {
+        Here { steer: self, channels: ByChannels(slice.device) }
+    }
+
+    /// Whatever was decided, on.
+    fn put_on(&self, slice: &Slice) {
+        self.state.with(|state| state.put_on(&self.here(slice), &slice.compute()));
     }
 
     /// A context may be about to go: the driver waits for its work, so it is on the GPU until [`Steer::after_leaving`].
     pub fn before_leaving(&self, slice: &Slice, context: CUcontext) {
         self.leaving.fetch_add(1, Ordering::SeqCst);
-        self.state.with(|state| state.put_on(self, slice, sys::nanoseconds()));
+        self.put_on(slice);
         controller::without_looking(|| lane::all().for_each(|lane| lane.forget_context(context)));
     }
 
@@ -202,18 +200,4 @@ pub fn forget_the_parent() {
     WAITING.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);
-}
-
-/// Why channels are not driven, in words.
-fn why(trouble: channels::Trouble) -> &'static str {
-    use channels::Trouble;
-    match trouble {
-        Trouble::Unseen => "no channels were seen being made",
-        Trouble::Shared => "they belong to another process, such as an MPS server",
-        Trouble::DriversOwn => "the driver switches them itself",
-        Trouble::Closed => "the program closed the driver's descriptor",
-        Trouble::Refused(_) => "the kernel module refuses",
-        Trouble::Failed => "the system call fails",
-        Trouble::Slow => "the kernel module answers too slowly",
-    }
 }

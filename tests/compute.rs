@@ -1,6 +1,6 @@
 //! Limits and shares of the GPU's time for programs of every shape, judged by the simulated GPU's own record of the time in which
 //! their kernels got on, over its own clock. `channels.rs` has the plainest ones, `launches.rs` those where channels cannot be
-//! driven, and crates/policy/tests/steering.rs what is a matter of arithmetic, in virtual time.
+//! driven, and crates/steer/tests what is a matter of arithmetic, in virtual time.
 
 use std::fmt::Write as _;
 

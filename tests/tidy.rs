@@ -23,8 +23,12 @@ const LONGEST: usize = 600;
 const LONG: &[(&str, &str)] = &[];
 
 /// What these rooms may depend on (crates by name, rooms by place), if they exist yet. Tests may use more.
-const ROOMS: &[(&str, &[&str])] =
-    &[("crates/policy", &[]), ("crates/contract", &[]), ("crates/region", &["libc", "crates/policy"])];
+const ROOMS: &[(&str, &[&str])] = &[
+    ("crates/policy", &[]),
+    ("crates/contract", &[]),
+    ("crates/region", &["libc", "crates/policy"]),
+    ("crates/steer", &["crates/policy", "crates/region"]),
+];
 
 /// What a library that lives in strangers' processes never pulls in; a name covers its family (`tokio`, `tokio-util`).
 const TOO_HEAVY_FOR_THE_SHIM: &[&str] = &["tokio", "kube", "clap", "hyper", "reqwest", "async-std"];

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::lane::Epoch;
-use super::state::Seen;
+use ration_steer::{Epoch, Seen};
+
 use super::{Counts, Lane, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
@@ -63,7 +63,7 @@ extern "C" fn at_exit() {
     }
     if STARTED.load(Ordering::SeqCst) {
         for slice in ledger::all() {
-            slice.steer.state.with(|state| state.put_on(&slice.steer, slice, now));
+            slice.steer.put_on(slice);
         }
     }
 }
@@ -100,9 +100,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 /// After a fault of ours.
 fn give_up() {
-    let now = sys::nanoseconds();
     for slice in ledger::all() {
-        slice.steer.state.with(|state| state.put_on(&slice.steer, slice, now));
+        slice.steer.put_on(slice);
         slice.steer.counts(false);
     }
 }
@@ -131,7 +130,7 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
                 },
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
-                        steer.state.with(|state| state.did(&done));
+                        steer.state.with(|state| state.did(done.work, done.launches));
                     }
                 },
             );
@@ -163,11 +162,13 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     let lanes = lane::all().map(|lane| lane.launched_so_far());
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
-    let seen = Seen { launches, launched, blocked, away, answer };
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();
-        let next = steer.state.with(|state| state.look(steer, slice, &seen, sys::nanoseconds()));
+        let launches = steer.touched.swap(false, Ordering::Relaxed) || launches;
+        let seen = Seen { launches, launched, blocked, away, answer };
+        let next =
+            steer.state.with(|state| state.look(&steer.here(slice), &slice.compute(), &seen, sys::nanoseconds()));
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));
         }

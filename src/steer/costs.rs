@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use ration_policy::tuning::{AGAIN, BESIDE, BOUND_AGAIN, EMPTY, ENOUGH, TRIES};
+
 use super::Work;
 
 /// What one kind of launch costs.
@@ -19,28 +21,13 @@ pub struct Entry {
     since: AtomicU32,
     /// How often it was measured without being sealed, up to [`TRIES`].
     tries: AtomicU32,
+    /// How often it was to be measured sealed.
+    asked: AtomicU32,
 }
 
 const SIZE: usize = 1 << 12;
 /// How far from its place an entry may lie.
 const REACH: usize = 8;
-/// So many sealed measurements, and it is measured only now and then: the first ones may have met cold caches.
-const ENOUGH: u32 = 6;
-/// So often an upper bound is looked for, of which the least counts; more would slow down who is not behind.
-const TRIES: u32 = 3;
-/// As often as this as long as there is only a bound: beside others, it may be a hundred times too high.
-const AGAIN: u32 = 16;
-/// As often as this afterwards: what a kernel takes depends on who else was on the GPU before it. An event costs the launching
-/// thread 1 µs, and a launch 3 or more, so that two of them are less than a hundredth of so many launches.
-const NOW_AND_THEN: u32 = 100;
-/// What lies between two events besides the launch between them: the first one's own time, and what the GPU needs to begin and
-/// to tell the end. Measured on an H200, against CUPTI's figures: 2.7 to 3.2 µs for one kernel of 0.8 to 31 µs again and again,
-/// 3.1 to 3.8 in networks, where each kernel is another than the one before.
-const BESIDE: u64 = 3_200;
-/// What a launch counts for that was never measured: about what an empty kernel takes of the GPU.
-const UNKNOWN: u64 = 1_000;
-/// What a launch takes at least: an empty kernel, by CUPTI.
-const LEAST: u64 = 800;
 
 static TABLE: [Entry; SIZE] = [const {
     Entry {
@@ -49,6 +36,7 @@ static TABLE: [Entry; SIZE] = [const {
         sealed: AtomicU32::new(0),
         since: AtomicU32::new(0),
         tries: AtomicU32::new(0),
+        asked: AtomicU32::new(0),
     }
 }; SIZE];
 
@@ -73,6 +61,7 @@ pub fn of(work: Work) -> &'static Entry {
     first.cost.store(0, Ordering::Relaxed);
     first.sealed.store(0, Ordering::Relaxed);
     first.tries.store(0, Ordering::Relaxed);
+    first.asked.store(0, Ordering::Relaxed);
     first.since.store(0, Ordering::Relaxed);
     first
 }
@@ -82,7 +71,7 @@ impl Entry {
     #[inline]
     pub fn cost(&self) -> u64 {
         match self.cost.load(Ordering::Relaxed) {
-            0 => UNKNOWN,
+            0 => EMPTY,
             cost => cost,
         }
     }
@@ -91,7 +80,7 @@ impl Entry {
     #[inline]
     pub fn ahead(&self) -> u64 {
         match self.cost.load(Ordering::Relaxed) {
-            0 => super::gate::UNKNOWN,
+            0 => ration_policy::tuning::UNKNOWN,
             cost => cost,
         }
     }
@@ -108,16 +97,17 @@ impl Entry {
         let since = self.since.load(Ordering::Relaxed).saturating_add(1);
         // Lost where two threads launch the same at once, which costs a measurement no more than a little delay.
         self.since.store(since, Ordering::Relaxed);
-        self.sealed.load(Ordering::Relaxed) < ENOUGH || since >= NOW_AND_THEN
+        // Results come late, and a program may queue thousands until then: more and more of them lie in between.
+        let asked = self.asked.load(Ordering::Relaxed);
+        since >= (asked * asked / 2).min(AGAIN)
     }
 
     /// It is being measured, probably where the GPU is behind (`sealed`): enough for a while, although the result comes later.
     #[inline]
     pub fn is_measured(&self, sealed: bool) {
         self.since.store(0, Ordering::Relaxed);
-        if !sealed {
-            self.tries.store((self.tries.load(Ordering::Relaxed) + 1).min(TRIES), Ordering::Relaxed);
-        }
+        let (count, most) = if sealed { (&self.asked, AGAIN) } else { (&self.tries, TRIES) };
+        count.store((count.load(Ordering::Relaxed) + 1).min(most), Ordering::Relaxed);
     }
 
     /// Whether what it costs was measured while the GPU was behind, and not only bounded.
@@ -130,12 +120,12 @@ impl Entry {
     #[inline]
     pub fn may_be_tried(&self) -> bool {
         let since = self.since.load(Ordering::Relaxed);
-        self.tries.load(Ordering::Relaxed) < TRIES || since >= if self.is_sure() { NOW_AND_THEN } else { AGAIN }
+        self.tries.load(Ordering::Relaxed) < TRIES || since >= if self.is_sure() { AGAIN } else { BOUND_AGAIN }
     }
 
     /// It took so long.
     pub fn learn(&self, took: u64, sealed: bool) {
-        let took = took.saturating_sub(BESIDE).max(LEAST);
+        let took = took.saturating_sub(BESIDE).max(EMPTY);
         let (cost, times) = (self.cost.load(Ordering::Relaxed), self.sealed.load(Ordering::Relaxed));
         let learned = match (sealed, times) {
             (false, 0) if cost == 0 => took,
@@ -164,13 +154,13 @@ mod tests {
     #[test]
     fn sealed_measurements_replace_an_upper_bound() {
         let entry = of(Work::kernel(0x1234, [1; 3], [1; 3]));
-        assert_eq!(entry.cost(), UNKNOWN);
+        assert_eq!(entry.cost(), EMPTY);
         for took in [20_000, 12_000, 15_000] {
             entry.is_measured(false);
             entry.learn(took, false);
         }
         assert_eq!((entry.cost(), entry.may_be_tried()), (12_000 - BESIDE, false));
-        (0..AGAIN).for_each(|_| assert!(entry.launched()));
+        (0..BOUND_AGAIN).for_each(|_| assert!(entry.launched()));
         assert!(entry.may_be_tried(), "as long as it is a bound");
         entry.learn(5_000, true);
         entry.learn(4_000_000, false);
@@ -200,6 +190,6 @@ mod tests {
                 }
             })
             .count();
-        assert_eq!(measured, 10_000 / NOW_AND_THEN as usize);
+        assert!((100..=115).contains(&measured), "{measured}");
     }
 }

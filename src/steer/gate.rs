@@ -9,39 +9,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use ration_policy::tuning::{
+    AWAKE, DRAINED, ENDS, FRESH, LONGEST_OFF, LOOK, MARKED, ROOM, ROOM_ALONE, ROOM_LAST, SHORTEST_SLICE,
+};
+use ration_steer::{Fault, Switch};
+
 use super::WAITING;
 use super::lane::Lane;
-use super::switch::Switch;
 use crate::abi::cuda::CUcontext;
-use crate::channels::Trouble;
 use crate::sys;
-
-/// The most that may be under way, in nanoseconds of GPU time: as the driver's slices are, so that who comes waits no longer than
-/// for one of those.
-const MOST: u64 = 2_000_000;
-/// The least, beside a `latency` container: less would leave the GPU idle until a thread is awake.
-const LEAST: u64 = 200_000;
-/// The most while nobody else is there, and no limit: who comes has its share after so long.
-const ALONE: u64 = 20_000_000;
-/// The most when it will make way within [`SOON`]: what is under way then is done beside that of the next one.
-const LAST: u64 = 400_000;
-const SOON: u64 = 3_000_000;
-/// What a launch counts for whose cost is not known: four of them may be under way.
-pub const UNKNOWN: u64 = MOST / 4;
-/// The next kernel goes when so little is left of those before it, however long it is: threads are woken so late.
-const AWAKE: u64 = 120_000;
-/// A launch does not wait for longer than this for anything to be done, nor for a controller that does not look: twice the longest
-/// round of leases. What is under way may wait for what is to be launched.
-const LONGEST: u64 = 400_000_000;
-/// Where it has waited for so long, the next ones wait for this, or for twice what they cost: so the queue gets shorter, and what
-/// is waited for comes.
-const PATIENCE: u64 = 1_000_000;
-/// So often a launch that waits while off looks around, if nobody wakes it.
-const LOOK: u64 = 50_000_000;
-/// While channels are off by a limit, a thread queues so many launches before it waits: they are measured.
-const QUEUED: u32 = 64;
-/// What is under way for longer than this after off counts as off: it may be for ever.
-const DRAINED: u64 = 2_000_000_000;
 
 /// The states of a gate, in the low bits of its word; above them is a count of changes.
 const STATE: u32 = 3;
@@ -73,8 +49,8 @@ impl Gate {
         Gate {
             word: AtomicU32::new(OPEN),
             waiting: AtomicU32::new(0),
-            room: AtomicU64::new(MOST),
-            length: AtomicU64::new(MOST),
+            room: AtomicU64::new(ROOM),
+            length: AtomicU64::new(ROOM),
             looked: AtomicU64::new(0),
             since: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -91,12 +67,12 @@ impl Gate {
     pub fn is_looked_at(&self, threads: u32, is_free: bool, ends: u64, now: u64) {
         self.looked.store(now, Ordering::Relaxed);
         let length = match self.length.load(Ordering::Relaxed) {
-            _ if is_free => ALONE,
-            length if now + SOON > ends => length.min(LAST),
+            _ if is_free => ROOM_ALONE,
+            length if now + ENDS > ends => length.min(ROOM_LAST),
             length => length,
         };
         let room = length / u64::from(threads.max(1));
-        self.room.store(room.max(LEAST / 2), Ordering::Relaxed);
+        self.room.store(room.max(SHORTEST_SLICE / 2), Ordering::Relaxed);
     }
 
     /// A launch is about to go that counts for so much.
@@ -119,7 +95,7 @@ impl Gate {
     #[inline]
     pub fn pass_held(&self, lane: &Lane) {
         let word = self.word.load(Ordering::Relaxed);
-        if word & STATE != OPEN && !lane.queues(word, QUEUED) {
+        if word & STATE != OPEN && !lane.queues(word, MARKED) {
             self.wait_until_open();
         }
     }
@@ -132,12 +108,12 @@ impl Gate {
         loop {
             let word = self.word.load(Ordering::Acquire);
             let now = sys::nanoseconds();
-            let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST;
-            if word & STATE == OPEN || now > began + LONGEST && !is_looked_at {
+            let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST_OFF;
+            if word & STATE == OPEN || now > began + LONGEST_OFF && !is_looked_at {
                 break;
             }
             self.waiting.fetch_add(1, Ordering::SeqCst);
-            ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(LOOK)));
+            ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(FRESH)));
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -161,8 +137,8 @@ impl Gate {
             }
             // What is under way may wait for what is to be launched. Once it has all been done, only the controller can be at fault.
             let has_given_up = if is_open { lane.has_given_up() } else { self.given_up.load(Ordering::Relaxed) };
-            let longest = if has_given_up { PATIENCE.max(2 * cost) } else { LONGEST };
-            let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST;
+            let longest = if has_given_up { LOOK.max(2 * cost) } else { LONGEST_OFF };
+            let is_looked_at = now < self.looked.load(Ordering::Relaxed) + LONGEST_OFF;
             if now > began + longest && !(is_closed && is_looked_at) {
                 lane.gives_up();
                 self.given_up.store(!is_open, Ordering::Relaxed);
@@ -174,7 +150,7 @@ impl Gate {
                 if !std::mem::replace(&mut is_counted, true) {
                     self.waiting.fetch_add(1, Ordering::SeqCst);
                 }
-                let length = longest.min(LOOK);
+                let length = longest.min(FRESH);
                 ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(length)));
             }
             now = sys::nanoseconds();
@@ -199,11 +175,11 @@ impl Gate {
 }
 
 impl Switch for Gate {
-    fn is_usable(&self) -> Result<(), Trouble> {
+    fn is_usable(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn put(&self, on: bool, under_way: bool) -> Result<Option<u64>, Trouble> {
+    fn put(&self, on: bool, under_way: bool) -> Result<Option<u64>, Fault> {
         let now = sys::nanoseconds();
         if on {
             self.set(OPEN);
@@ -221,8 +197,8 @@ impl Switch for Gate {
         Ok(Some(now))
     }
 
-    fn set_slice(&self, length: u64) -> Result<(), Trouble> {
-        self.length.store(length.clamp(LEAST, MOST), Ordering::Relaxed);
+    fn set_slice(&self, length: u64) -> Result<(), Fault> {
+        self.length.store(length.clamp(SHORTEST_SLICE, ROOM), Ordering::Relaxed);
         Ok(())
     }
 

@@ -7,6 +7,9 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use ration_policy::tuning::{MARKED, WORK};
+use ration_steer::Epoch;
+
 use super::ahead::Ahead;
 use super::costs::Entry;
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
@@ -14,12 +17,11 @@ use crate::driver::{Stream, calls, current_context};
 use crate::sys;
 use crate::thread::Thread;
 
-/// Marks that may be under way.
+/// Marks that may be under way. A program can queue some seconds of work: the more of them there are, the further they are apart,
+/// twice as far after so many, up to 2 to the power of that.
 const SIZE: u64 = 128;
-/// A mark after so much work, in nanoseconds: a quarter of how often the controller looks.
-const WORK: u64 = 250_000;
-/// Or after so many launches: an event takes 1 µs of the launching thread, a launch 3.
-const LAUNCHES: u32 = 64;
+const DOUBLES: u64 = 12;
+const MOST_OF_IT: u64 = 10;
 
 #[derive(Default)]
 struct Slot {
@@ -51,8 +53,10 @@ pub struct Lane {
     /// Marks that are done, by the controller; and those that were recorded when it last looked.
     tail: AtomicU64,
     looked: AtomicU64,
-    /// The thread's own: what it launched since its last mark, where that was, and whether the GPU is behind.
+    /// The thread's own: what it launched since its last mark, how much of that is enough for another, where it was, and whether the
+    /// GPU is behind.
     work: Cell<u64>,
+    enough: Cell<u64>,
     launches: Cell<u32>,
     unknown: Cell<u32>,
     kind: Cell<*mut Entry>,
@@ -114,15 +118,6 @@ pub struct Done {
     pub launches: u32,
 }
 
-/// A time on the GPU.
-#[derive(Clone, Copy)]
-pub struct Epoch {
-    /// Which one; 0: it is off.
-    pub number: u64,
-    /// How long it may have the GPU at a time, before others have it.
-    pub longest: u64,
-}
-
 impl Lane {
     /// The calling thread's.
     #[inline]
@@ -144,6 +139,7 @@ impl Lane {
             tail: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             work: Cell::new(0),
+            enough: Cell::new(WORK),
             launches: Cell::new(0),
             unknown: Cell::new(0),
             kind: Cell::new(null_mut()),
@@ -262,7 +258,7 @@ impl Lane {
             self.total_asked.set(self.total.load(Ordering::Relaxed));
         }
         self.weight.set(self.weight.get() + entry.ahead());
-        if measured || self.work.get() >= WORK || self.launches.get() >= LAUNCHES {
+        if measured || self.work.get() >= self.enough.get() || self.launches.get() >= MARKED {
             self.mark(stream, context, device, measured.then_some(entry));
         } else {
             self.is_at(stream, context, device);
@@ -321,8 +317,10 @@ impl Lane {
         // The one that was done last stays, for what is measured from it.
         if head - tail >= SIZE - 1 {
             self.behind.set(true);
+            self.enough.set(self.work.get() + (WORK << MOST_OF_IT));
             return false;
         }
+        self.enough.set(WORK << ((head - tail) / DOUBLES).min(MOST_OF_IT));
         let slot = &self.slots[(head % SIZE) as usize];
         let mut event = slot.event.load(Ordering::Relaxed);
         if event == 0 || slot.context.load(Ordering::Relaxed) != context as usize {

@@ -25,7 +25,7 @@ impl Bucket {
     /// The burst unless somebody says otherwise, 30 ms: a container that was idle may first use, at full speed, the GPU time
     /// that is due to it in so much wall time. In the second after, it has up to 3% more than its limit; and a thread that is
     /// woken late by less than this has lost nothing.
-    pub const USUAL_BURST: u64 = 30_000_000;
+    pub const USUAL_BURST: u64 = crate::tuning::BURST;
 
     /// The longest debt, ten minutes of waiting. More is forgiven, and a word that says much more is damage and no debt.
     pub const LONGEST_DEBT: u64 = 600_000_000_000;

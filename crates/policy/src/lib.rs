@@ -12,12 +12,13 @@
 //! where they ask for less, the rest is shared out in the same proportion, up to limits. Who asked for nothing weighs as much
 //! as [one who asked for a hundredth](Share::UNASKED).
 //!
-//! docs/design/compute.md has the values that were chosen, and where each comes from.
+//! [`tuning`] has the values that were chosen, and where each comes from.
 
 mod bucket;
 mod priority;
 mod share;
 pub mod steer;
+pub mod tuning;
 
 #[cfg(test)]
 mod testing;

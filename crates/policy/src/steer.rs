@@ -2,12 +2,11 @@
 //!
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
-use crate::Priority;
-use crate::Share;
-
-/// One microsecond and one millisecond, in nanoseconds.
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
+use crate::tuning::{
+    ANSWER_PART, AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, MS, ROUND, SHORT,
+    SHORTEST_SLICE, SIDE, SLICE, SLICES,
+};
+use crate::{Priority, Share};
 
 /// What a container says of itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,21 +15,38 @@ pub struct Peer {
     pub weight: Share,
     /// How urgent its work is.
     pub priority: Priority,
-    /// What it uses of the GPU's time, in millionths, over the last [`Tuning::window`].
+    /// What it uses of the GPU's time, in millionths, over the last [`WINDOW`](crate::tuning::WINDOW).
     pub usage: u32,
+    /// What it would use of it if it had the GPU for itself.
+    pub demand: u32,
     /// It would use more.
     pub wants: bool,
     /// It uses all of the GPU when it has it.
     pub fills: bool,
     /// How long its answers take, in nanoseconds; 0: not known.
     pub burst: u64,
-    /// It is at work, or was a moment ago.
-    pub is_busy: bool,
+    /// For how long it has had nothing under way, in nanoseconds.
+    pub quiet: u64,
 }
 
 impl Peer {
     fn is_latency(&self) -> bool {
         self.priority == Priority::Latency
+    }
+
+    /// What it would use. Who fills the GPU does so as long as it has something to do, and who uses some would use that.
+    fn demand(&self) -> u32 {
+        let demand = match self.fills {
+            _ if self.is_latency() => 0,
+            true if self.wants => 1_000_000,
+            _ => self.demand,
+        };
+        demand.max(self.usage)
+    }
+
+    /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way.
+    pub fn needs_room(&self) -> bool {
+        self.is_latency() && self.fills && self.quiet < AT_WORK
     }
 
     /// Whether it takes leases: it fills the GPU, and is not to be waited for.
@@ -39,57 +55,19 @@ impl Peer {
     }
 }
 
-/// All values that were chosen, each with where it comes from.
-#[derive(Debug, Clone, Copy)]
-pub struct Tuning {
-    /// The slice that the driver gives: 2,048 µs.
-    pub default_slice: u64,
-    /// A lease. One that waits for each kernel loses 1 ms of it to its neighbour, which comes on before it is off: 3%. With eight
-    /// that contend, a neighbour's allocations take five times as long at the 99th percentile with 10 ms, 1.3 times with 20.
-    pub lease: u64,
-    /// The longest round of leases, of up to forty containers: nobody waits longer than this.
-    pub round: u64,
-    /// The shortest lease: a switch is 4% of it.
-    pub least_lease: u64,
-    /// The longest slice beside programs that do not fill the GPU: four times the driver's; a switch is 2.5% of it.
-    pub longest_slice: u64,
-    /// The shortest slice: a switch is a fifth of it. Much shorter ones seem to have cost one that fills the GPU half of its speed
-    /// beside a program that decodes token by token.
-    pub shortest_slice: u64,
-    /// The shortest slice beside a `latency` container: 0.2 ms answers within 1.05 times the time alone, 2 ms within 1.35.
-    pub shortest_for_latency: u64,
-    /// Of a `latency` container's usual burst, a neighbour's slice is this part at most: what it waits for.
-    pub burst_part: u64,
-    /// How often slices are looked at again. A change costs 0.3 ms in the kernel module: 1.5% of it.
-    pub look: u64,
-    /// Over how long usage is told: three of these looks.
-    pub window: u64,
-    /// Who is less than this below its fair share is not short of it, in millionths: half of the 3 points that mixes are judged by.
-    pub short: u32,
-}
-
-/// The values in use.
-pub const TUNING: Tuning = Tuning {
-    default_slice: 2_048 * US,
-    lease: 30 * MS,
-    round: 200 * MS,
-    least_lease: 5 * MS,
-    longest_slice: 8 * MS,
-    shortest_slice: 1_000 * US,
-    shortest_for_latency: 200 * US,
-    burst_part: 10,
-    look: 20 * MS,
-    window: 60 * MS,
-    short: 15_000,
-};
-
 /// Who wants how much, as far as shares are concerned: a container, or all that take leases together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Group {
     weight: f64,
     usage: f64,
-    wants: bool,
+    demand: f64,
     share: f64,
+}
+
+impl Group {
+    fn is_short(&self) -> bool {
+        self.usage < self.share - SHORT
+    }
 }
 
 /// The most containers that there can be.
@@ -106,9 +84,9 @@ fn fair(groups: &mut [Group], capacity: f64) {
         let mut any = false;
         for (group, open) in groups.iter_mut().zip(&mut is_open).filter(|(_, open)| **open) {
             group.share = rest * group.weight / weight.max(f64::MIN_POSITIVE);
-            if !group.wants && group.usage <= group.share {
-                group.share = group.usage;
-                settled += group.usage;
+            if group.demand <= group.share {
+                group.share = group.demand;
+                settled += group.demand;
                 *open = false;
                 any = true;
             }
@@ -120,7 +98,7 @@ fn fair(groups: &mut [Group], capacity: f64) {
     }
 }
 
-/// The slice that a container has from now on, in nanoseconds, and until when it stays so.
+/// How long the slice of a container is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slice {
     length: f64,
@@ -135,49 +113,78 @@ impl Default for Slice {
 
 impl Slice {
     /// The driver's.
-    pub const NEW: Slice = Slice { length: TUNING.default_slice as f64, looked: 0 };
+    pub const NEW: Slice = Slice { length: SLICE as f64, looked: 0 };
 
-    /// The slice of the container `own` among its peers. Moves by some per cent at each look.
+    /// The slice that the container `own` has from now on among its peers, in nanoseconds.
     pub fn next(&mut self, own: usize, peers: &[Peer], now: u64) -> u64 {
-        let Some(me) = peers.get(own).filter(|_| peers.len() < MOST) else { return TUNING.default_slice };
-        if peers.len() < 2 {
-            *self = Slice { length: TUNING.default_slice as f64, looked: now };
-            return TUNING.default_slice;
-        }
-        if me.is_latency() && !me.fills {
+        let Some(me) = peers.get(own).filter(|_| (2..MOST).contains(&peers.len())) else {
+            *self = Slice::NEW;
+            return SLICE;
+        };
+        if me.is_latency() && me.usage <= me.weight.ppm().max(500_000) {
             // It leaves the GPU by itself when it is done.
             return 1_000 * MS;
         }
-        let others = || peers.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, it)| it);
-        // Where light ones interrupt it, too, short slices cost who fills the GPU half of it: then only while they are needed.
-        let has_lights = others().any(|it| !it.is_latency() && !it.fills);
-        let hurries = others().filter(|it| it.is_latency() && (it.is_busy || !has_lights));
-        let burst = hurries.map(|it| it.burst.max(MS)).min();
+        if !me.takes_leases() {
+            // So does a light one, mostly.
+            return LONGEST_SLICE;
+        }
+        if peers.iter().all(Peer::takes_leases) {
+            // Nobody slips in, and it matters only while the next one comes on: the holder keeps the GPU until it is off.
+            return LEASE / 2;
+        }
         // Of those that take leases one is on at a time, and stands for all of them: the light ones are served as often as if
         // each had its own slice, and no more time goes into switching.
         let takers = peers.iter().filter(|it| it.takes_leases() && it.wants).count().clamp(1, 8) as u64;
-        let usual = if me.takes_leases() { TUNING.default_slice * takers } else { TUNING.default_slice };
-        let longest = burst.map_or(TUNING.longest_slice.max(usual), |burst| {
-            (burst / TUNING.burst_part).clamp(TUNING.shortest_for_latency, TUNING.default_slice)
-        });
-        let shortest = if burst.is_some() { TUNING.shortest_for_latency } else { TUNING.shortest_slice };
-        // Where nobody slips in, the slice of a holder matters only while the next one comes on: it keeps the GPU until it is off.
-        if peers.iter().all(Peer::takes_leases) {
-            return TUNING.lease / 2;
-        }
-        if now >= self.looked + TUNING.look {
+        let usual = (SLICE * takers) as f64;
+        if now >= self.looked + SLICES {
             self.looked = now;
-            self.length *= match Shares::of(me, peers).factor() {
-                Some(factor) => factor,
-                // Towards the usual, in ten steps or at once where it is near.
-                None => (usual as f64 / self.length).clamp(0.9, 1.1),
+            let shares = Shares::of(me, peers);
+            let is_short = |at: usize| shares.groups[at].is_short();
+            // Shorter ones serve the light ones more often, as long as there is time to lose.
+            let can_be_shorter = shares.capacity >= LEAST_SUM && !is_short(0) && (1..shares.count).any(is_short);
+            self.length *= if can_be_shorter { 0.9 } else { 1.1 };
+        }
+        self.length = self.length.clamp(SLICE as f64, usual);
+        // Where light ones interrupt it, too, short slices cost who fills the GPU half of it: then only while they are needed.
+        let has_lights = peers.iter().any(|it| !it.is_latency() && !it.fills);
+        let hurries = |it: &&Peer| it.is_latency() && (it.quiet < BUSY || !has_lights);
+        let burst = peers.iter().filter(hurries).map(|it| it.burst.max(MS)).min();
+        burst.map_or(self.length as u64, |burst| (burst / ANSWER_PART).clamp(SHORTEST_SLICE, SLICE))
+    }
+}
+
+/// What a container that does not fill the GPU may have, while those that do are short of their share: it would have more of it
+/// than its own, because it is served whenever it has something to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Due {
+    ppm: f64,
+    looked: u64,
+}
+
+impl Due {
+    /// All of the GPU.
+    pub const NEW: Due = Due { ppm: 1e6, looked: 0 };
+
+    /// What the container `own` may have among its peers. Moves by some per cent at each look.
+    pub fn next(&mut self, own: usize, peers: &[Peer], now: u64) -> Share {
+        let Some(me) = peers.get(own).filter(|it| peers.len() < MOST && !it.takes_leases() && !it.is_latency()) else {
+            *self = Due::NEW;
+            return Share::WHOLE;
+        };
+        if now >= self.looked + SLICES {
+            self.looked = now;
+            let shares = Shares::of(me, peers);
+            let (takers, group) = (&shares.groups[0], &shares.groups[shares.own]);
+            // Time that nobody fills would be lost.
+            let is_missed = takers.demand > takers.usage && shares.groups[..shares.count].iter().any(Group::is_short);
+            self.ppm = if is_missed && group.usage > group.share {
+                (self.ppm.min(group.usage) * 0.9).max(group.share).max(LEAST_DUE)
+            } else {
+                (self.ppm * 1.02).min(1e6)
             };
         }
-        // One that does not fill the GPU leaves it by itself, and does not keep a `latency` container waiting for long.
-        let longest = if me.takes_leases() { longest } else { TUNING.longest_slice };
-        self.length = self.length.clamp(TUNING.shortest_slice as f64, TUNING.longest_slice.max(usual) as f64);
-        // What is short for the sake of a `latency` container is as before when that is idle.
-        (self.length as u64).clamp(shortest, longest.max(shortest))
+        Share::from_ppm(self.ppm as u32)
     }
 }
 
@@ -188,6 +195,8 @@ struct Shares {
     count: usize,
     /// Which of them is the container's own.
     own: usize,
+    /// What all of them have.
+    capacity: f64,
 }
 
 impl Shares {
@@ -202,31 +211,18 @@ impl Shares {
             }
             groups[at].weight += f64::from(peer.weight.ppm());
             groups[at].usage += f64::from(peer.usage);
-            groups[at].wants |= peer.wants;
+            groups[at].demand += f64::from(peer.demand());
         }
         let capacity = groups[..count].iter().map(|group| group.usage).sum();
         fair(&mut groups[..count], capacity);
-        Shares { groups, count, own }
-    }
-
-    /// By what a slice changes; `None`: nobody is short of anything.
-    fn factor(&self) -> Option<f64> {
-        let is_short = |group: &Group| group.wants && group.usage < group.share - f64::from(TUNING.short);
-        if !self.groups[..self.count].iter().any(is_short) {
-            return None;
-        }
-        Some(match &self.groups[self.own] {
-            it if is_short(it) => 1.1,
-            it if it.usage > it.share + f64::from(TUNING.short) * 0.67 => 0.9,
-            _ => 1.0,
-        })
+        Shares { groups, count, own, capacity }
     }
 }
 
 /// How long the lease of a container is, among those that take them: by its part of all weights, so that a round stays short.
 pub fn lease(weight: Share, all: u64) -> u64 {
-    let part = TUNING.round as u128 * u128::from(weight.ppm()) / u128::from(all.max(1));
-    (part as u64).clamp(TUNING.least_lease, TUNING.lease)
+    let part = ROUND as u128 * u128::from(weight.ppm()) / u128::from(all.max(1));
+    (part as u64).clamp(LEAST_LEASE, LEASE)
 }
 
 /// Virtual time for so much time held.
@@ -244,10 +240,9 @@ pub fn next(wanting: impl Iterator<Item = (usize, u64)>, last: usize) -> Option<
 /// go before: both sides of a period are long against a switch, 4 ms or more, and it lasts 30 ms or
 /// more: the two calls of each take the calling thread 0.75 ms, 2.5% of a core.
 pub fn off_time(limit: Share) -> u64 {
-    const SIDE: u64 = 4 * MS;
     let on = u64::from(limit.ppm());
     let off = 1_000_000 - on;
-    let period = (30 * MS).max(SIDE * 1_000_000 / on.max(10_000)).max(SIDE * 1_000_000 / off.max(10_000));
+    let period = LEASE.max(SIDE * 1_000_000 / on.max(10_000)).max(SIDE * 1_000_000 / off.max(10_000));
     period / 1_000_000 * off
 }
 
@@ -255,13 +250,22 @@ pub fn off_time(limit: Share) -> u64 {
 mod tests {
     use super::*;
 
-    fn peer(percent: u32, usage: u32, wants: bool, fills: bool) -> Peer {
+    fn peer(percent: u32, usage: u32, demand: u32, fills: bool) -> Peer {
         let weight = Share::from_ppm(10_000 * percent);
-        Peer { weight, priority: Priority::Normal, usage: 10_000 * usage, wants, fills, burst: 0, is_busy: true }
+        Peer {
+            weight,
+            priority: Priority::Normal,
+            usage: 10_000 * usage,
+            demand: 10_000 * demand,
+            wants: demand > usage,
+            fills,
+            burst: 0,
+            quiet: 0,
+        }
     }
 
-    fn shares(groups: &[(f64, f64, bool)], capacity: f64) -> Vec<f64> {
-        let of = |&(weight, usage, wants): &(f64, f64, bool)| Group { weight, usage, wants, share: 0.0 };
+    fn shares(groups: &[(f64, f64)], capacity: f64) -> Vec<f64> {
+        let of = |&(weight, demand): &(f64, f64)| Group { weight, demand, ..Group::default() };
         let mut groups: Vec<Group> = groups.iter().map(of).collect();
         fair(&mut groups, capacity);
         groups.iter().map(|group| group.share.round()).collect()
@@ -269,49 +273,59 @@ mod tests {
 
     #[test]
     fn fair_shares_are_max_min() {
-        assert_eq!(shares(&[(25.0, 50.0, true), (75.0, 50.0, true)], 100.0), [25.0, 75.0]);
-        // Who uses less than its part leaves the rest to those who want it, by weight.
-        assert_eq!(shares(&[(50.0, 10.0, false), (25.0, 45.0, true), (25.0, 45.0, true)], 100.0), [10.0, 45.0, 45.0]);
-        // Who uses more than its part, and wants no more, is held to its part by those who do.
-        assert_eq!(shares(&[(50.0, 70.0, false), (50.0, 30.0, true)], 100.0), [50.0, 50.0]);
-        assert_eq!(shares(&[(1.0, 0.0, false)], 0.0), [0.0]);
+        assert_eq!(shares(&[(25.0, 100.0), (75.0, 100.0)], 100.0), [25.0, 75.0]);
+        // Who wants less than its part leaves the rest to those who want it, by weight.
+        assert_eq!(shares(&[(50.0, 10.0), (25.0, 100.0), (25.0, 60.0)], 100.0), [10.0, 45.0, 45.0]);
+        // Who wants more than its part is held to it by those who want more, too.
+        assert_eq!(shares(&[(50.0, 70.0), (50.0, 100.0)], 100.0), [50.0, 50.0]);
+        assert_eq!(shares(&[(1.0, 0.0)], 0.0), [0.0]);
+    }
+
+    /// The slice of one after so many looks.
+    fn slice_after(looks: u64, own: usize, peers: &[Peer]) -> u64 {
+        let mut slice = Slice::NEW;
+        (1..=looks).map(|look| slice.next(own, peers, look * SLICES)).last().expect("it looks")
     }
 
     #[test]
-    fn a_light_one_that_is_short_makes_slices_of_fillers_shorter() {
-        let peers = [peer(12, 5, true, false), peer(12, 40, true, true), peer(12, 40, true, true)];
-        let mut slices = [Slice::default(); 3];
-        let mut last = [0; 3];
-        for step in 1..=50u64 {
-            for (own, slice) in slices.iter_mut().enumerate() {
-                last[own] = slice.next(own, &peers, step * TUNING.look);
-            }
-        }
-        assert_eq!(last, [TUNING.longest_slice, TUNING.shortest_slice, TUNING.shortest_slice]);
+    fn slices_of_those_that_fill_the_gpu_are_longer_the_more_there_are() {
+        let of = |light: u32| [peer(12, light, 25, false), peer(12, 40, 100, true), peer(12, 55 - light, 100, true)];
+        assert_eq!(slice_after(50, 1, &of(25)), 2 * SLICE, "nobody is short");
+        assert_eq!(slice_after(50, 1, &of(5)), SLICE, "the light one is");
+        let mut loses = of(5);
+        loses[1].usage = 300_000;
+        assert_eq!(slice_after(50, 1, &loses), 2 * SLICE, "too much is lost already");
+        assert_eq!(slice_after(1, 0, &of(5)), LONGEST_SLICE);
     }
 
     #[test]
-    fn slices_drift_back_when_nobody_is_short() {
-        let peers = [peer(50, 24, false, false), peer(50, 70, true, true)];
-        let mut slice = Slice { length: 400e3, looked: 0 };
-        let last = (1..200u64).map(|step| slice.next(1, &peers, step * TUNING.look)).last();
-        assert!(last.is_some_and(|last| (2_000_000..2_100_000).contains(&last)), "{last:?}");
+    fn light_one_has_no_more_than_its_share_while_others_are_short() {
+        let mut due = Due::NEW;
+        let peers = [peer(50, 60, 70, false), peer(50, 35, 100, true)];
+        let last = (1..=50).map(|look| due.next(0, &peers, look * SLICES)).last();
+        assert_eq!(last.map(|it| it.ppm() / 10_000), Some(47));
+        // As much as it likes when nobody misses it, some time later.
+        let alone = [peer(50, 60, 70, false), peer(50, 35, 35, false)];
+        let last = (51..=100).map(|look| due.next(0, &alone, look * SLICES)).last();
+        assert_eq!(last, Some(Share::WHOLE));
+        // Who takes leases is held to them.
+        assert_eq!(due.next(1, &peers, 200 * SLICES), Share::WHOLE);
     }
 
     #[test]
     fn beside_a_latency_container_slices_are_a_part_of_its_burst() {
-        let mut latency = peer(30, 13, false, false);
+        let mut latency = peer(30, 13, 13, false);
         (latency.priority, latency.burst) = (Priority::Latency, 2_600_000);
-        let peers = [latency, peer(50, 85, true, true)];
-        assert_eq!(Slice::default().next(1, &peers, TUNING.look), 260_000);
-        assert_eq!(Slice::default().next(0, &peers, TUNING.look), 1_000 * MS);
+        let peers = [latency, peer(50, 85, 100, true)];
+        assert_eq!(Slice::default().next(1, &peers, SLICES), 260_000);
+        assert_eq!(Slice::default().next(0, &peers, SLICES), 1_000 * MS);
     }
 
     #[test]
     fn alone_the_slice_is_the_drivers() {
         let mut slice = Slice { length: 400e3, looked: 0 };
-        assert_eq!(slice.next(0, &[peer(50, 100, true, true)], MS), TUNING.default_slice);
-        assert_eq!(slice.next(3, &[], MS), TUNING.default_slice);
+        assert_eq!(slice.next(0, &[peer(50, 100, 100, true)], MS), SLICE);
+        assert_eq!(slice.next(3, &[], MS), SLICE);
     }
 
     #[test]

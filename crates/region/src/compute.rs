@@ -107,9 +107,8 @@ impl Compute<'_> {
         let _ = self.word(word::LIMIT).compare_exchange(0, limit.ppm().into(), SeqCst, SeqCst);
     }
 
-    /// The GPU has worked so long for the container, at some time between `began` and now.
-    pub fn charge(&self, began: u64, now: u64, gpu: u64) {
-        let bucket = Bucket::new(self.limit());
+    /// The GPU has worked so long for the container, at some time between `began` and now, while this was its ceiling.
+    pub fn charge(&self, bucket: Bucket, began: u64, now: u64, gpu: u64) {
         let word = self.word(word::USED_UNTIL);
         let mut seen = word.load(SeqCst);
         // Lost only to somebody else's success, of which there are as many as there are processes.

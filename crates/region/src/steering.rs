@@ -10,8 +10,9 @@
 
 use std::time::Duration;
 
-use ration_policy::Share;
 use ration_policy::steer::{self, Peer};
+use ration_policy::tuning::{FRESH, LEASE, SILENT};
+use ration_policy::{Bucket, Priority, Share};
 
 use crate::compute::{Compute, priority, word};
 use crate::layout::{CONTAINERS, LIVE, Process};
@@ -31,12 +32,15 @@ mod of_process {
     pub const BURST: usize = 4;
     /// When it last had something under way.
     pub const WORKED: usize = 5;
+    /// What it would use of the GPU's time if it had the GPU for itself, in millionths.
+    pub const DEMAND: usize = 6;
 }
 
 const WANTS: u64 = 1;
 const FILLS: u64 = 2;
 const IS_ON: u64 = 4;
 const PENDING: u64 = 8;
+const URGENT: u64 = 16;
 
 /// A container's words, besides those of [`word`].
 pub(crate) mod of_container {
@@ -56,20 +60,13 @@ pub(crate) mod of_container {
     pub const SWITCH: usize = 39;
 }
 
-/// Who has said nothing for so long is not there: seven times the longest that one sleeps that is, 20 ms.
-const FRESH: u64 = 150_000_000;
-/// A holder that is on and has said nothing for so long is not waited for. It speaks every millisecond; a busy host may wake it
-/// late. One that is off was named and comes on, or is not there after a while.
-const SILENT: u64 = 12_000_000;
-
-/// Who had something under way so recently is busy: requests that come every 20 ms keep a service so.
-const BUSY: u64 = 30_000_000;
-
 /// What a process says of itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Of the GPU's time, in millionths.
     pub usage: u32,
+    /// What it would be if it had the GPU for itself.
+    pub demand: u32,
     /// It would use more.
     pub wants: bool,
     /// It uses all of the GPU when it has it.
@@ -80,6 +77,8 @@ pub struct Facts {
     pub is_on: bool,
     /// It has something under way.
     pub pending: bool,
+    /// It answers requests, if its container is a `latency` one, and does not work without end.
+    pub urgent: bool,
 }
 
 /// A container that is there.
@@ -185,8 +184,10 @@ impl Compute<'_> {
         let flags = flag(facts.wants, WANTS)
             | flag(facts.fills, FILLS)
             | flag(facts.is_on, IS_ON)
-            | flag(facts.pending, PENDING);
+            | flag(facts.pending, PENDING)
+            | flag(facts.urgent, URGENT);
         said(own, of_process::USAGE).store(facts.usage.into(), SeqCst);
+        said(own, of_process::DEMAND).store(facts.demand.into(), SeqCst);
         said(own, of_process::BURST).store(facts.burst, SeqCst);
         if facts.pending {
             self.is_at_work(now);
@@ -249,25 +250,30 @@ impl Compute<'_> {
                     index: container,
                     peer: Peer {
                         weight: self.weight_of(container),
-                        priority: priority(read(word::PRIORITY)),
+                        priority: Priority::Normal,
                         usage: 0,
+                        demand: 0,
                         wants: false,
                         fills: false,
                         burst: 0,
-                        is_busy: false,
+                        quiet: u64::MAX,
                     },
                     virtual_time: read(of_container::VIRTUAL),
                     is_on: false,
                     said: 0,
                 });
                 let flags = read_it(of_process::FLAGS);
-                let usage = u32::try_from(read_it(of_process::USAGE)).unwrap_or(u32::MAX).min(1_000_000);
-                it.peer.usage = it.peer.usage.saturating_add(usage).min(1_000_000);
+                let part = |which: usize| u32::try_from(read_it(which)).unwrap_or(u32::MAX).min(1_000_000);
+                it.peer.usage = (it.peer.usage + part(of_process::USAGE)).min(1_000_000);
+                it.peer.demand = (it.peer.demand + part(of_process::DEMAND)).min(1_000_000);
                 it.peer.wants |= flags & WANTS != 0;
                 it.peer.fills |= flags & FILLS != 0;
                 it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
-                it.peer.is_busy |= now.saturating_sub(read_it(of_process::WORKED)) < BUSY;
+                it.peer.quiet = it.peer.quiet.min(now.saturating_sub(read_it(of_process::WORKED)));
                 it.is_on |= flags & IS_ON != 0;
+                if flags & URGENT != 0 {
+                    it.peer.priority = Priority::Latency;
+                }
                 it.said = it.said.max(read_it(of_process::SAID));
             }
             present
@@ -302,6 +308,11 @@ impl Compute<'_> {
         sys::futex_wake_shared(own);
     }
 
+    /// Whether there is a newer lease.
+    pub fn is_over(&self, lease: &Lease) -> bool {
+        self.at(lease.watch, of_container::LEASE).load(SeqCst) != lease.word
+    }
+
     /// Sleeps until there is a newer lease, somebody rings, or until then.
     pub fn wait_for_lease(&self, lease: &Lease, until: u64, now: u64) {
         let time = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
@@ -326,7 +337,7 @@ impl Compute<'_> {
         let times = || among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time);
         if let (Some(least), Some(most)) = (times().min(), times().max()) {
             let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
-            let most = most.saturating_add(steer::virtual_time(steer::TUNING.lease, weight));
+            let most = most.saturating_add(steer::virtual_time(LEASE, weight));
             let own = self.own(of_container::VIRTUAL);
             let had = own.load(SeqCst);
             // Lost where a process of the same container adds to it at once, which joins itself.
@@ -352,9 +363,8 @@ impl Compute<'_> {
         self.own(of_container::SWITCH).store(if is { 1 } else { 2 }, SeqCst);
     }
 
-    /// Until when it has used up its due, by its limit; at once if that is not in the future.
-    pub fn free_at(&self, now: u64) -> u64 {
-        let bucket = ration_policy::Bucket::new(self.limit());
+    /// Until when it has used up its due, under this ceiling; at once if that is not in the future.
+    pub fn free_at(&self, bucket: Bucket, now: u64) -> u64 {
         bucket.free_at(self.own(word::USED_UNTIL).load(SeqCst), now)
     }
 }

@@ -47,16 +47,26 @@ pub struct Shape {
     pub waits: bool,
     /// The host's time between two rounds.
     pub gap: u64,
-    /// Rounds begin this often at most; 0: as soon as the one before is over.
+    /// Requests begin this often at most; 0: as soon as the one before is over.
     pub every: u64,
+    /// Rounds in a request.
+    pub rounds: u64,
     /// Launches that may be under way before the next one blocks.
     pub depth: u64,
 }
 
 impl Shape {
     /// Kernels of 0.5 ms, queued deep: fills the GPU.
-    pub const DEEP: Shape =
-        Shape { launches: 1, kernel: 500 * US, interval: 0, waits: false, gap: 10 * US, every: 0, depth: 10 };
+    pub const DEEP: Shape = Shape {
+        launches: 1,
+        kernel: 500 * US,
+        interval: 0,
+        waits: false,
+        gap: 10 * US,
+        every: 0,
+        rounds: 1,
+        depth: 10,
+    };
     /// A kernel of 0.5 ms, waited for each time.
     pub const SYNC_EACH: Shape = Shape { waits: true, gap: 20 * US, ..Shape::DEEP };
     /// A graph of 1.15 ms for each token, waited for.
@@ -69,14 +79,43 @@ impl Shape {
         waits: true,
         gap: 20 * US,
         every: 20 * MS,
+        rounds: 1,
         depth: 1000,
     };
     /// A token decoded kernel by kernel from Python: the GPU is busy for a quarter of the time.
-    pub const EAGER_DECODE: Shape =
-        Shape { launches: 200, kernel: 6670, interval: 23 * US, waits: true, gap: 250 * US, every: 0, depth: 1000 };
+    pub const EAGER_DECODE: Shape = Shape {
+        launches: 200,
+        kernel: 6670,
+        interval: 23 * US,
+        waits: true,
+        gap: 250 * US,
+        every: 0,
+        rounds: 1,
+        depth: 1000,
+    };
+    /// Sixteen tokens of it, four times a second.
+    pub const SERVE: Shape = Shape { rounds: 16, every: 250 * MS, ..Shape::EAGER_DECODE };
+    /// The same with a graph for each token.
+    pub const SERVE_GRAPHS: Shape = Shape { rounds: 16, every: 250 * MS, ..Shape::GRAPH_DECODE };
+    /// Large kernels and long ones, queued deep, and many short ones.
+    pub const GEMM: Shape = Shape { kernel: 900 * US, ..Shape::DEEP };
+    /// As above.
+    pub const LONG: Shape = Shape { kernel: 5 * MS, depth: 4, ..Shape::DEEP };
+    /// As above.
+    pub const SHORT: Shape = Shape { kernel: 50 * US, depth: 1000, ..Shape::DEEP };
+    /// A step of training that fills the GPU, waited for once.
+    pub const TRAINING: Shape =
+        Shape { launches: 300, kernel: 70 * US, interval: 12 * US, gap: MS, ..Shape::EAGER_DECODE };
+    /// A network of convolutions: the GPU is busy for 30% of the time.
+    pub const CONV: Shape = Shape { launches: 100, kernel: 15_200, interval: 40 * US, gap: MS, ..Shape::EAGER_DECODE };
+    /// The same with larger images: for 60%.
+    pub const LARGE_CONV: Shape = Shape { launches: 120, kernel: 22 * US, interval: 34 * US, ..Shape::EAGER_DECODE };
+    /// A small network, waited for after each step: for 9%.
+    pub const MLP: Shape =
+        Shape { launches: 30, kernel: 3 * US, interval: 20 * US, gap: 400 * US, ..Shape::EAGER_DECODE };
     /// Small kernels sent slower than the GPU does them, never waited for.
     pub const LAUNCH_BOUND: Shape =
-        Shape { launches: 1, kernel: 9 * US, interval: 0, waits: false, gap: 32 * US, every: 0, depth: 320 };
+        Shape { launches: 1, kernel: 9 * US, interval: 0, waits: false, gap: 32 * US, every: 0, rounds: 1, depth: 320 };
 }
 
 /// A program: a shape, its group, and how it went so far.
@@ -89,10 +128,16 @@ pub struct Program {
     /// Launches of this round still to come.
     left: u64,
     began: u64,
+    /// The rounds and the requests that were begun; when the last request was; how long those took that are over.
     rounds_begun: u64,
+    requests_begun: u64,
+    asked: u64,
     rounds: Vec<u64>,
+    requests: Vec<u64>,
     launched: u64,
     is_blocked: bool,
+    /// The most that it may have launched by now.
+    most: u64,
 }
 
 impl Program {
@@ -105,10 +150,29 @@ impl Program {
             left: 0,
             began: 0,
             rounds_begun: 0,
+            requests_begun: 0,
+            asked: 0,
             rounds: Vec::new(),
+            requests: Vec::new(),
             launched: 0,
             is_blocked: false,
+            most: u64::MAX,
         }
+    }
+
+    /// What it does.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// It may launch so many more, and then waits in its call; `None`: as many as it likes.
+    pub fn hold(&mut self, more: Option<u64>) {
+        self.most = more.map_or(u64::MAX, |more| self.launched + more);
+    }
+
+    /// Its host did nothing until then.
+    pub fn stood_still(&mut self, until: u64) {
+        self.next = self.next.max(until);
     }
 
     /// Its group.
@@ -121,6 +185,11 @@ impl Program {
         self.launched
     }
 
+    /// Rounds so far.
+    pub fn rounds_begun(&self) -> u64 {
+        self.rounds_begun
+    }
+
     /// Whether its host waits for the GPU: for the end of a round, or for room.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked
@@ -129,6 +198,11 @@ impl Program {
     /// How long each round took from its first launch to the end of its wait, for programs that wait.
     pub fn rounds(&self) -> &[u64] {
         &self.rounds
+    }
+
+    /// The same of requests: all of their rounds.
+    pub fn requests(&self) -> &[u64] {
+        &self.requests
     }
 
     /// What the host does at the device's present time. To be called often: what happens in between is seen now.
@@ -148,15 +222,23 @@ impl Program {
                         self.rounds.push(now - self.began);
                     }
                     self.began = u64::MAX;
+                    let is_over = self.rounds_begun.is_multiple_of(self.shape.rounds);
+                    if self.shape.waits && is_over {
+                        self.requests.push(now - self.asked);
+                    }
                     let due = self.next.max(if self.shape.waits { now } else { 0 }) + self.shape.gap;
-                    self.next = due.max(self.begins_at());
+                    self.next = if is_over { due.max(self.begins_at()) } else { due };
                     continue;
                 }
                 self.left = self.shape.launches;
                 self.began = now;
+                if self.rounds_begun.is_multiple_of(self.shape.rounds) {
+                    self.requests_begun += 1;
+                    self.asked = now;
+                }
                 self.rounds_begun += 1;
             }
-            if in_flight >= self.shape.depth {
+            if in_flight >= self.shape.depth || self.launched >= self.most {
                 self.is_blocked = true;
                 self.next = now;
                 return;
@@ -173,10 +255,10 @@ impl Program {
 
     fn begins_at(&self) -> u64 {
         // Not in step with anything: the time between two rounds wanders by a fifth, always in the same way.
-        let mut mixed = self.rounds_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.requests_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let wander = (mixed >> 40) % 1000 * self.shape.every / 5000;
-        if self.shape.every == 0 { 0 } else { self.rounds_begun * self.shape.every + wander }
+        if self.shape.every == 0 { 0 } else { self.requests_begun * self.shape.every + wander }
     }
 }
 

@@ -13,7 +13,16 @@ const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
 
 /// Fills the GPU and wants it.
-const FILLS: Facts = Facts { usage: 300_000, wants: true, fills: true, burst: 0, is_on: true, pending: true };
+const FILLS: Facts = Facts {
+    usage: 300_000,
+    demand: 900_000,
+    wants: true,
+    fills: true,
+    burst: 0,
+    is_on: true,
+    pending: true,
+    urgent: false,
+};
 
 /// Containers of one process each, all of which have just said that they fill the GPU; and who is in them.
 fn containers<const N: usize>(body: impl FnOnce([Compute<'_>; N], &[Someone])) {
@@ -133,7 +142,19 @@ fn processes_of_a_container_are_added_up() {
         .map(|(name, who): (&str, usize)| people[who].join(table, name, None).expect("room"));
     let [first, second, other] = [&first, &second, &other].map(|place| Compute { table, place });
     first.says(&Facts { usage: 200_000, burst: 5, ..Facts::default() }, NOW - MS);
-    second.says(&Facts { usage: 300_000, wants: true, fills: true, burst: 9, is_on: true, pending: true }, NOW);
+    second.says(
+        &Facts {
+            usage: 300_000,
+            demand: 900_000,
+            wants: true,
+            fills: true,
+            burst: 9,
+            is_on: true,
+            pending: true,
+            urgent: false,
+        },
+        NOW,
+    );
     let of = |now: u64| *other.neighbourhood(now).get(index(&first)).expect("it is there");
     let seen = of(NOW);
     assert_eq!((seen.peer.usage, seen.peer.wants, seen.peer.fills, seen.peer.burst), (500_000, true, true, 9));

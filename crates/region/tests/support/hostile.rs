@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ration_policy::Bucket;
 use ration_policy::Priority;
 use ration_policy::Share;
 use ration_region::{Facts, Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
@@ -229,7 +230,7 @@ fn compute(member: &Member, dice: &mut Dice) {
             compute.says(&facts, now);
         }
         2 => compute.says_nothing(),
-        3 => compute.charge(dice.bytes(), now, dice.bytes()),
+        3 => compute.charge(Bucket::new(compute.limit()), dice.bytes(), now, dice.bytes()),
         4 => compute.launched(dice.bytes(), 1),
         5 => {
             let among = compute.neighbourhood(now);
@@ -251,7 +252,7 @@ fn compute(member: &Member, dice: &mut Dice) {
             compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)));
             compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]));
         }
-        _ => drop((compute.is_leader(now), compute.free_at(now))),
+        _ => drop((compute.is_leader(now), compute.free_at(Bucket::new(compute.limit()), now))),
     }
     let _ = (compute.limit(), compute.priority(), compute.gpu_time());
 }

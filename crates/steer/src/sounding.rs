@@ -4,17 +4,7 @@
 //! takes for a launch: three to six times of what a small kernel takes. While its channels are off, its launches queue, and all
 //! of them are measured. A few milliseconds of that are enough for most of what a program does, once.
 
-const MS: u64 = 1_000_000;
-
-/// As long as this at most. A program that waits for the GPU, or whose queue is full, ends it earlier.
-const LONGEST: u64 = 10 * MS;
-/// And as long as this at least, for the calls to be made: a tenth of a switch.
-const SHORTEST: u64 = MS;
-/// How long between two, at first; it doubles each time that one did not help, up to the most.
-const REST: u64 = 100 * MS;
-const LONGEST_REST: u64 = 6_400 * MS;
-/// The part of what is launched, by cost, whose cost may be a bound: one in so many.
-const UNSURE: u64 = 4;
+use ration_policy::tuning::{BETWEEN_SOUNDINGS, LONGEST_BETWEEN, LONGEST_SOUNDING, LOOK, UNSURE};
 
 /// When the last one was, and what was launched since.
 pub struct Sounding {
@@ -26,12 +16,12 @@ pub struct Sounding {
 }
 
 impl Sounding {
-    pub const NEW: Sounding = Sounding { total: 0, unsure: 0, next: 0, rest: REST, since: None };
+    pub const NEW: Sounding = Sounding { total: 0, unsure: 0, next: 0, rest: BETWEEN_SOUNDINGS, since: None };
 
     /// Whether it is off for that from now on, or still. `may`: nothing speaks against it. `launched`: in all, and by a bound.
     pub fn is_on(&mut self, may: bool, launched: (u64, u64), blocked: bool, now: u64) -> bool {
         if let Some(since) = self.since {
-            if may && now < since + LONGEST && (!blocked || now < since + SHORTEST) {
+            if may && now < since + LONGEST_SOUNDING && (!blocked || now < since + LOOK) {
                 return true;
             }
             self.since = None;
@@ -48,10 +38,10 @@ impl Sounding {
         self.begin_anew(launched);
         self.next = now + self.rest;
         if unsure * UNSURE <= total {
-            (self.next, self.rest) = (now + REST, REST);
+            (self.next, self.rest) = (now + BETWEEN_SOUNDINGS, BETWEEN_SOUNDINGS);
             return false;
         }
-        self.rest = (2 * self.rest).min(LONGEST_REST);
+        self.rest = (2 * self.rest).min(LONGEST_BETWEEN);
         self.since = Some(now);
         true
     }
@@ -64,6 +54,7 @@ impl Sounding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ration_policy::tuning::MS;
 
     #[test]
     fn only_while_costs_are_not_known() {

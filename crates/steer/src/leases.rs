@@ -1,62 +1,49 @@
 //! Leases: whether the container takes them, whether it has one, and when it passes it on.
 
-use ration_policy::steer::{self, TUNING};
+use ration_policy::steer;
+use ration_policy::tuning::{IDLE, LEASE, LONGEST_OFF, SOON, WAITING};
 use ration_region::{Compute, Lease, Neighbourhood};
 
-use super::{LONGEST_OFF, MS, Off, State, WAITING};
-
-/// Who has something under way for this part of the time may fill the GPU.
-const FILLING: f64 = 0.9;
-/// Who uses less of a lease than this, in per cent, does not: one that waits for each kernel uses 75 or more, a network that waits
-/// once a step 40.
-const NOT_FILLING: u64 = 55;
-/// It is asked again after so long, or twice that after each time, up to the longest: a lease that is not used costs everybody
-/// some 20 ms.
-pub const ASKED_AGAIN: u64 = 1_000 * MS;
-const LONGEST_REST: u64 = 8_000 * MS;
-/// A holder with nothing to do passes the lease on after so long.
-const IDLE: u64 = 2 * MS;
-/// The next one needs so long to come on.
-const SOON: u64 = 300_000;
+use crate::Off;
+use crate::state::State;
 
 /// A lease that the container has.
 pub struct Held {
     pub since: u64,
     pub until: u64,
-    /// How much of it could be used, and how much was, in nanoseconds.
-    pub usable: u64,
-    pub used: u64,
+    /// What it was good for, in nanoseconds: its time, or what was used of it beside light ones.
+    pub had: u64,
 }
 
 impl Held {
     fn new(now: u64, length: u64) -> Held {
-        Held { since: now, until: now + length, usable: 0, used: 0 }
+        Held { since: now, until: now + length, had: 0 }
     }
 
-    /// It was had for long enough to tell that it is not used.
-    fn is_wasted(&self) -> bool {
-        self.usable >= 2 * TUNING.least_lease && self.used * 100 < self.usable * NOT_FILLING
+    /// What it counts for, when it ends now: the time; beside light ones, what was had of it. A part of it at least, in any case.
+    /// (Who was stopped did not have it for longer than it was meant to.)
+    fn costs(&self, now: u64) -> u64 {
+        let time = now.min(self.until).saturating_sub(self.since);
+        self.had.max(time / 4).min(time)
     }
 }
 
 impl State {
-    /// Whether it takes leases: told by its demand, and corrected by what it does with one.
-    pub fn fills_or_not(&mut self, now: u64) {
-        if self.account.pending() < WAITING {
-            // It rests, and may be another when it is back.
-            (self.fills, self.asked_again, self.rest) = (false, 0, ASKED_AGAIN);
-        } else if self.fills && self.held.as_ref().is_some_and(Held::is_wasted) {
-            self.fills = false;
-            self.asked_again = now + self.rest;
-            self.rest = (2 * self.rest).min(LONGEST_REST);
-        } else {
-            let may = self.fills || self.account.pending() > FILLING && now >= self.asked_again;
-            self.fills = may && self.demand.fills().unwrap_or(self.fills);
-        }
+    /// Whether it fills the GPU, told by its demand; a `latency` container, while it gives long answers.
+    pub fn fills_or_not(&mut self, is_latency: bool) {
+        let may = if is_latency { self.streak.is_long() } else { self.account.pending() > WAITING };
+        self.fills = may && self.demand.fills().unwrap_or(self.fills);
     }
 
     /// Whether it may be on, as far as leases are concerned; the newest lease, where it waits for one; and when its own ends.
-    pub fn lease(&mut self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) -> (bool, Option<Lease>, u64) {
+    /// `is_over`: it is at its limit, and will be off in any case.
+    pub fn lease(
+        &mut self,
+        compute: &Compute<'_>,
+        among: &Neighbourhood,
+        is_over: bool,
+        now: u64,
+    ) -> (bool, Option<Lease>, u64) {
         let own = among.get(among.own).copied();
         let takes = own.is_some_and(|it| it.peer.takes_leases() && it.peer.wants);
         let others_want = among.wanting().any(|it| it.index != among.own);
@@ -68,7 +55,7 @@ impl State {
                 && compute.is_leader(now)
             {
                 // It may have been stopped, and for that long others have had the GPU.
-                compute.held_for(now.min(held.until).saturating_sub(held.since), compute.weight());
+                compute.held_for(held.costs(now), compute.weight());
                 if others_want {
                     self.pass(compute, among, now);
                 }
@@ -83,17 +70,17 @@ impl State {
         let length = steer::lease(weight, among.weights());
         let is_mine = lease.holder == Some(among.own);
         if is_mine && self.held.is_none() {
-            self.held = Some(Held::new(now, length));
+            (self.held, self.passed) = (Some(Held::new(now, length)), 0);
         }
         if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
             compute.pass_lease(among.own, lease.number);
-            self.held = Some(Held::new(now, length));
+            (self.held, self.passed) = (Some(Held::new(now, length)), 0);
             return (true, Some(lease), now + length);
         }
         if !is_mine {
             self.held = None;
             if self.off == Some(Off::Others) && now > self.since + LONGEST_OFF {
-                self.free_until = now + TUNING.lease;
+                self.free_until = now + LEASE;
             }
             // Where nobody holds the GPU, nobody makes way.
             return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);
@@ -101,11 +88,11 @@ impl State {
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
         // The next one needs a moment to come on.
-        if (now + SOON >= held.until || is_idle) && compute.is_leader(now) {
-            compute.held_for(now.min(held.until).saturating_sub(held.since), weight);
+        if (now + SOON >= held.until || is_idle || is_over) && compute.is_leader(now) {
+            compute.held_for(held.costs(now), weight);
             let next = compute.neighbourhood(now).next(among.own);
             if next.is_none_or(|next| next == among.own) {
-                (held.since, held.until) = (now, now + length);
+                *held = Held::new(now, length);
                 return (true, Some(lease), held.until);
             }
             self.held = None;

@@ -5,11 +5,13 @@
 //! used the time in between. That is also right where a kernel is longer than the time between two looks, or its cost is not
 //! known; what is done in the end of it was paid for already.
 
+use ration_policy::tuning::{LONGEST_WORK, PAUSE};
+
 /// The account of one process on one GPU. Times are nanoseconds.
 pub struct Account {
     /// Charged by time for what is not done yet.
     ahead: u64,
-    /// Time that passed and was not used: what is done now may have been worked on then.
+    /// Time on the GPU that was not used: what is done now may have been worked on then.
     slack: u64,
     /// What it uses of the time, in millionths, over the last window; and for which part of it something was
     /// under way, and a thread was blocked.
@@ -20,8 +22,9 @@ pub struct Account {
 
 /// What was seen since the last look.
 pub struct Look {
-    /// How long that is.
+    /// How long that is, and for how much of it it was on the GPU.
     pub time: u64,
+    pub on: u64,
     /// What was done, by cost.
     pub done: u64,
     /// In how many launches.
@@ -36,12 +39,6 @@ pub struct Look {
     pub exclusive: u32,
 }
 
-/// A pause between two launches that is no longer than this counts as work: nobody else could have the GPU in it. (A switch takes
-/// forty times as long; and so those count who look from outside.)
-const PAUSE: u64 = 5_000;
-/// Work of so long may be told of at once, when it ends.
-const LONGEST: u64 = 100_000_000;
-
 impl Account {
     pub const fn new() -> Account {
         Account { ahead: 0, slack: 0, usage: 0.0, pending: 0.0, blocked: 0.0 }
@@ -49,29 +46,37 @@ impl Account {
 
     /// How much is to be charged.
     pub fn look(&mut self, look: &Look, window: u64) -> u64 {
-        let is_dense = look.done + PAUSE * u64::from(look.launches) >= look.time && look.launches > 1;
-        // No more than there was time for: where it says so, costs are too high.
-        let by_cost = (look.done - look.done.min(self.ahead)).min(look.time + self.slack);
-        let by_time = look.time * u64::from(look.exclusive) / 1_000_000;
+        let is_dense = look.done + PAUSE * u64::from(look.launches) >= look.on && look.launches > 1;
+        // No more than there was time for: where it says so, costs are too high. What was done before it went off may be seen now.
+        let by_cost = (look.done - look.done.min(self.ahead)).min(look.on + self.slack);
+        let by_time = look.on * u64::from(look.exclusive) / 1_000_000;
         let used = if look.continuous && look.exclusive > 0 {
             // What is done is paid for, whatever it costs: what is ahead is for what came after it.
             let most = if look.launches > 0 { by_time } else { u64::MAX };
             self.ahead = (self.ahead + by_time).saturating_sub(look.done).min(most);
+            // Some of it may be from before: from when it was not on by itself.
+            let used = by_time.max(by_cost);
             self.slack = 0;
-            by_time
+            used
         } else {
             // What is under way was paid for in part, also while it is off.
             self.ahead = if look.pending && look.launches == 0 { self.ahead } else { 0 };
             // Of what is dense, some may have been worked on before: it is told of when it ends.
             let used = if is_dense { by_time.max(by_cost) } else { by_cost };
-            self.slack = (look.time + self.slack - used).min(LONGEST);
+            self.slack = (look.on + self.slack - used).min(LONGEST_WORK);
             used
         };
         let part = (look.time as f64 / window as f64).min(1.0);
-        self.usage += part * ((used as f64 / look.time.max(1) as f64 * 1e6).min(1e6) - self.usage);
+        // A kernel may have taken longer than from one look to the next.
+        self.usage += part * (used as f64 / look.time.max(1) as f64 * 1e6 - self.usage);
         self.pending += part * (f64::from(u8::from(look.pending)) - self.pending);
         self.blocked += part * (f64::from(u8::from(look.blocked)) - self.blocked);
         used
+    }
+
+    /// So much time on the GPU passed without a look.
+    pub fn passed(&mut self, time: u64) {
+        self.slack = (self.slack + time).min(LONGEST_WORK);
     }
 
     /// So much more was charged by time, for what is under way.
@@ -86,7 +91,7 @@ impl Account {
 
     /// What it uses of the time, in millionths.
     pub fn usage(&self) -> u32 {
-        self.usage as u32
+        self.usage.min(1e6) as u32
     }
 
     /// For which part of the time something was under way.
@@ -104,7 +109,7 @@ mod tests {
 
     fn look(done: u64, continuous: bool, exclusive: u32) -> Look {
         let launches = u32::from(done > 0);
-        Look { time: MS, done, launches, pending: continuous, blocked: false, continuous, exclusive }
+        Look { time: MS, on: MS, done, launches, pending: continuous, blocked: false, continuous, exclusive }
     }
 
     #[test]
@@ -148,8 +153,7 @@ mod tests {
         let mut account = Account::new();
         let mut charge = |launches: u32| {
             let done = 1_000 * u64::from(launches);
-            let look =
-                Look { time: MS, done, launches, pending: false, blocked: false, continuous: false, exclusive: ALL };
+            let look = Look { launches, ..look(done, false, ALL) };
             account.look(&look, 60 * MS)
         };
         assert_eq!((charge(250), charge(30)), (MS, 30_000));
@@ -162,7 +166,7 @@ mod tests {
         for _ in 0..20 {
             // 5 ms of work, which is taken off the GPU for a while after 2 of them.
             charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
-            charged += account.look(&Look { pending: true, time: 10 * MS, ..look(0, false, 0) }, 60 * MS);
+            charged += account.look(&Look { pending: true, time: 10 * MS, on: 0, ..look(0, false, 0) }, 60 * MS);
             charged += (0..2).map(|_| account.look(&look(0, true, ALL), 60 * MS)).sum::<u64>();
             charged += account.look(&look(5 * MS, false, ALL), 60 * MS);
         }
@@ -176,7 +180,12 @@ mod tests {
         for now in 1..=1000u64 {
             let launches = now * 1_060_000 / 530_000 - (now - 1) * 1_060_000 / 530_000;
             let launches = if now % 2 == 0 { launches + 1 } else { launches - 1 };
-            let look = Look { time: 1_060_000, launches: launches as u32, ..look(launches * 500_000, false, ALL) };
+            let look = Look {
+                time: 1_060_000,
+                on: 1_060_000,
+                launches: launches as u32,
+                ..look(launches * 500_000, false, ALL)
+            };
             done += look.done;
             charged += account.look(&look, 60 * MS);
         }

@@ -5,14 +5,7 @@
 //! threads neither wait for the GPU nor are in a launch, the program computes for itself, and it will need that time in any case.
 //! Who sends as much work as it takes time to send it fills the GPU; who sends a third of that does not, whoever else is there.
 
-/// What counts is what was seen over this time, in nanoseconds: the host's part of the time is 1 to 5% of it for one that waits
-/// for each kernel, of which a hundred looks see one at least.
-const WINDOW: u64 = 200_000_000;
-/// Work over host time: from here on it fills the GPU. (Alone, programs that fill it have more than 1; costs are the lower quartile
-/// of what kernels take, which is up to a fifth less.)
-const FILLS: f64 = 0.7;
-/// And below this it does not. (The networks that were tried, decoders and loops have 0.1 to 0.4.)
-const DOES_NOT: f64 = 0.5;
+use ration_policy::tuning::{DEMAND, DOES_NOT_FILL, FILLS};
 
 /// What was seen.
 pub struct Demand {
@@ -29,23 +22,28 @@ impl Demand {
     /// So much time passed, in which so much was done, of so many launches; `away`: its threads wait for the GPU, or launch.
     pub fn look(&mut self, time: u64, used: u64, launches: u32, away: bool) {
         self.waited = if away && launches == 0 { self.waited + time } else { 0 };
-        let part = (time as f64 / WINDOW as f64).min(1.0);
+        let part = (time as f64 / DEMAND as f64).min(1.0);
         self.work += part * (used as f64 / time.max(1) as f64 - self.work);
         self.host += part * (if away { 0.0 } else { 1.0 } - self.host);
-        self.seen = (self.seen + time).min(WINDOW);
+        self.seen = (self.seen + time).min(DEMAND);
+    }
+
+    /// What it would use of the GPU's time, in millionths: its work in as much time as its host needs for it.
+    pub fn ppm(&self) -> u32 {
+        (1e6 * self.work / self.host.max(self.work).max(f64::MIN_POSITIVE)) as u32
     }
 
     /// Whether it fills the GPU; `None`: that cannot be told yet, or it is neither.
     pub fn fills(&self) -> Option<bool> {
-        if self.waited > WINDOW / 4 {
+        if self.waited > DEMAND / 4 {
             // What it does not know the cost of is longer than all others' slices: a queue of before it was counted, for example.
             Some(true)
-        } else if self.seen < WINDOW / 2 {
+        } else if self.seen < DEMAND / 2 {
             None
         } else if self.work >= FILLS * self.host {
             Some(true)
         } else {
-            (self.work < DOES_NOT * self.host).then_some(false)
+            (self.work < DOES_NOT_FILL * self.host).then_some(false)
         }
     }
 }

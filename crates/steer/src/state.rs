@@ -1,0 +1,381 @@
+//! What the controller does about one GPU at each look: account, limit, lease, slice, switch.
+
+use ration_policy::steer;
+use ration_policy::tuning::{
+    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
+};
+use ration_policy::{Bucket, Priority, Share};
+use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
+
+use crate::account::{Account, Look};
+use crate::demand::Demand;
+use crate::leases::Held;
+use crate::room::{Room, Streak};
+use crate::sounding::Sounding;
+use crate::switching::peers;
+use crate::{Off, Process};
+
+/// A time on the GPU.
+#[derive(Clone, Copy)]
+pub struct Epoch {
+    /// Which one; 0: it is off.
+    pub number: u64,
+    /// How long it may have the GPU at a time, before others have it.
+    pub longest: u64,
+}
+
+/// What is remembered of one GPU. The controller's, but for [`State::put_on`].
+pub struct State {
+    pub(crate) account: Account,
+    pub(crate) demand: Demand,
+    /// What was done since the last look.
+    pub(crate) done: u64,
+    pub(crate) launches: u32,
+    /// Whether something is under way; as it was seen, and as it counts since the last look.
+    pub(crate) seen_pending: bool,
+    pub(crate) seen_blocked: bool,
+    pub(crate) pending: bool,
+    pub(crate) continuous: bool,
+    /// Whether anything was under way at this look, besides launches that wait in their calls.
+    pub(crate) under_way: bool,
+    /// The part of the time that counts as used by who keeps the GPU busy, in millionths; 0: it does not.
+    pub(crate) exclusive: u32,
+    pub(crate) looked: u64,
+    pub(crate) launched: u64,
+    /// Nobody else was on the GPU at the last look.
+    pub(crate) is_by_itself: bool,
+    /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
+    pub(crate) off: Option<Off>,
+    pub(crate) since: u64,
+    /// Counts the times on the GPU.
+    pub(crate) epoch: u64,
+    pub(crate) generation: u64,
+    pub(crate) slice: steer::Slice,
+    /// What it may have of the GPU: its limit, or less where others are short.
+    pub(crate) limit: Share,
+    pub(crate) due: steer::Due,
+    /// How long it waited for its last lease, if it had something to do since.
+    pub(crate) kept_waiting: u64,
+    pub(crate) written: u64,
+    pub(crate) fills: bool,
+    /// It is among those that take leases.
+    pub(crate) is_in: bool,
+    pub(crate) held: Option<Held>,
+    /// Of the time of this lease, what was seen idle.
+    pub(crate) idle_since: Option<u64>,
+    pub(crate) burst: u64,
+    pub(crate) burst_now: u64,
+    /// It is to be off when what is under way is done: by launches.
+    pub(crate) draining: Option<Off>,
+    /// Threads that have something under way.
+    pub(crate) lanes: u32,
+    /// The switch was tried.
+    pub(crate) is_tried: bool,
+    /// It is by launches since now, and what was queued before is not done: that counts for nothing.
+    pub(crate) drains_queue: bool,
+    /// It came on, and launches were waiting for that.
+    pub(crate) resumed: bool,
+    /// No switching before: the kernel module is slow.
+    pub(crate) rests_until: u64,
+    /// When a call last took too long.
+    pub(crate) was_slow: u64,
+    /// It waited for too long, and is on until then, whatever others say.
+    pub(crate) free_until: u64,
+    pub(crate) sounding: Sounding,
+    pub(crate) streak: Streak,
+    pub(crate) is_urgent: bool,
+    pub(crate) room: Room,
+    /// When it passed its last lease on: until it is off, it holds the GPU. 0: it is off, or holds none.
+    pub(crate) passed: u64,
+}
+
+/// What was seen of the process, on all GPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// It has launched something since the last look, on this GPU or nobody knows on which.
+    pub launches: bool,
+    /// What it has launched in all, by cost, and what of it by a bound of its cost.
+    pub launched: (u64, u64),
+    /// One of its threads waits for the GPU.
+    pub blocked: bool,
+    /// Or is in a launch.
+    pub away: bool,
+    /// How long it usually takes from its first launch until it has waited for it; 0: it never waits.
+    pub answer: u64,
+}
+
+/// When to look again, and what to sleep on until then.
+pub struct Next {
+    /// When.
+    pub at: u64,
+    /// A lease that it waits for the next of.
+    pub lease: Option<Lease>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::new()
+    }
+}
+
+impl State {
+    /// Of a process that has launched nothing.
+    pub const fn new() -> State {
+        State {
+            account: Account::new(),
+            demand: Demand::NEW,
+            done: 0,
+            launches: 0,
+            seen_pending: false,
+            seen_blocked: false,
+            pending: false,
+            continuous: false,
+            under_way: false,
+            exclusive: 0,
+            looked: 0,
+            launched: 0,
+            is_by_itself: false,
+            off: None,
+            since: 0,
+            epoch: 1,
+            generation: 0,
+            slice: steer::Slice::NEW,
+            limit: Share::WHOLE,
+            due: steer::Due::NEW,
+            kept_waiting: 0,
+            written: SLICE,
+            fills: false,
+            is_in: false,
+            held: None,
+            idle_since: None,
+            burst: 0,
+            burst_now: 0,
+            draining: None,
+            lanes: 0,
+            is_tried: false,
+            drains_queue: false,
+            resumed: false,
+            rests_until: 0,
+            was_slow: 0,
+            free_until: 0,
+            sounding: Sounding::NEW,
+            streak: Streak::NEW,
+            is_urgent: false,
+            room: Room::NEW,
+            passed: 0,
+        }
+    }
+
+    /// Which of its times on the GPU this is.
+    pub fn epoch(&self) -> Epoch {
+        let number = if self.off.is_some() { 0 } else { self.epoch };
+        Epoch { number, longest: if self.is_by_itself { u64::MAX } else { self.written } }
+    }
+
+    /// So much was done.
+    pub fn did(&mut self, work: u64, launches: u32) {
+        self.done += work;
+        self.launches = self.launches.saturating_add(launches);
+        self.burst_now += work;
+    }
+
+    /// Something is under way; and was at the last look; and a thread waits for it.
+    pub fn is_pending(&mut self, continuous: bool, blocked: bool) {
+        self.lanes += 1;
+        self.seen_pending = true;
+        self.seen_blocked |= blocked;
+        self.continuous |= continuous;
+    }
+
+    /// Nothing is, it may be, but launches wait in their calls.
+    pub fn is_waited_for(&mut self) {
+        (self.seen_pending, self.seen_blocked) = (true, true);
+    }
+
+    /// Looks, does what is to be done, and says when to look again.
+    pub fn look(&mut self, process: &impl Process, compute: &Compute<'_>, seen: &Seen, now: u64) -> Next {
+        if self.seen_pending || seen.launches {
+            self.launched = now;
+        }
+        let works = self.seen_pending || seen.launches;
+        self.streak.look(works, now);
+        self.is_urgent = compute.priority() == Priority::Latency && !self.streak.is_endless(now);
+        let priority_keeps = self.is_urgent;
+        process.is_awaited(priority_keeps);
+        let gone = if priority_keeps { GONE_LATENCY } else { GONE };
+        let is_there = self.launched != 0 && now < self.launched + gone;
+        let among = compute.neighbourhood(now);
+        let is_alone = among.others().next().is_none();
+        self.account(compute, &among, is_alone, seen.away, !priority_keeps || works, now);
+        self.tell_burst(seen.answer);
+        self.fills_or_not(priority_keeps);
+        // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
+        let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
+        let wants = waits > WAITING && !matches!(self.off, Some(Off::Limit | Off::Due));
+        let facts = self.facts(wants);
+        if is_there {
+            compute.says(&facts, now);
+        } else {
+            compute.says_nothing();
+        }
+        // What was just said counts for this look, too.
+        let among = compute.neighbourhood(now);
+        let (own, peers) = peers(&among);
+        self.limit = compute.limit().min(self.due.next(own, &peers, now));
+        let limit = self.limit;
+        // By launches, who comes would wait for all that is queued.
+        let counts = is_there && (!(is_alone && limit.is_whole()) || process.is_by_launches());
+        process.counts(counts);
+        // Where there is nothing to hold, it is not tried, and nothing is said.
+        if counts && let Err(why) = self.try_switch(process) {
+            self.goes_over(process, compute, why);
+        }
+        let lanes = std::mem::take(&mut self.lanes);
+        self.under_way = lanes > 0;
+        self.drains_queue &= self.under_way && now < self.since + LONGEST_OFF;
+        let ends = self.held.as_ref().map_or(u64::MAX, |held| held.until);
+        process.has_room(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
+        let by_limit = self.is_over(compute, limit, now);
+        let (has_lease, lease, lease_ends) = self.lease(compute, &among, by_limit, now);
+        let needing = among.others().find(|it| !priority_keeps && it.peer.needs_room());
+        let makes_room = self.room.is_made(needing.map(|it| it.peer.weight), now);
+        let may_sound = counts && !priority_keeps && !self.fills && !by_limit && has_lease && !process.is_by_launches();
+        let sounds = self.sounding.is_on(may_sound, seen.launched, seen.blocked, now);
+        let off = if process.is_leaving() || now < self.rests_until {
+            None
+        } else if by_limit {
+            Some(if limit < compute.limit() { Off::Due } else { Off::Limit })
+        } else if !has_lease || makes_room || self.drains_queue {
+            Some(Off::Others)
+        } else if sounds {
+            Some(Off::Sounding)
+        } else {
+            None
+        };
+        let makes_way = off.is_some() && self.makes_way(process, compute, lease.as_ref(), now);
+        if !makes_way {
+            self.switch(process, compute, off);
+        }
+        self.set_slice(process, compute, &among, is_there, now);
+        let at = match self.off {
+            None if makes_way => now + OVERLAP / 15,
+            None if self.draining.is_some() => now + DRAINING,
+            Some(Off::Limit | Off::Due) => compute.free_at(self.bucket(), now).clamp(now + MS / 2, now + 20 * MS),
+            Some(Off::Others) if makes_room => now + LOOK,
+            Some(Off::Others) => now + 5 * MS,
+            Some(Off::Sounding) => now + MS / 2,
+            None if counts && now < self.launched + CALM => {
+                (now + self.look_after(compute, limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
+            }
+            None => now + if is_there { CALM } else { 5 * CALM },
+        };
+        Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
+    }
+
+    fn account(
+        &mut self,
+        compute: &Compute<'_>,
+        among: &Neighbourhood,
+        is_alone: bool,
+        away: bool,
+        is_asked: bool,
+        now: u64,
+    ) {
+        // Launches that waited for it went when it came on.
+        self.continuous |= std::mem::take(&mut self.resumed) && self.lanes > 0;
+        // Nothing was before the first look.
+        let before = std::mem::replace(&mut self.looked, now);
+        let time = if before == 0 { 1 } else { now.saturating_sub(before).max(1) };
+        // Who was stopped comes anew: what it missed is not owed to it.
+        self.is_in &= time < FRESH;
+        // A container's processes have it together. Beside light ones a holder has what they leave, but part of that goes into
+        // switching between them, and is nobody's.
+        let shares = |it: &Present| if it.peer.takes_leases() { it.is_on } else { it.peer.usage > 0 };
+        let is_shared = among.others().any(shares);
+        let holds = self.held.is_some() || self.passed != 0;
+        let has_it = self.off.is_none() && (is_alone || holds && !is_shared);
+        let exclusive = if has_it { 1_000_000 / among.siblings.max(1) } else { 0 };
+        self.is_by_itself = is_alone || exclusive > 0;
+        let mut done = std::mem::take(&mut self.done);
+        if self.drains_queue {
+            (done, self.continuous) = (0, false);
+        }
+        self.exclusive = if self.continuous { exclusive } else { 0 };
+        let launches = std::mem::take(&mut self.launches);
+        let blocked = std::mem::take(&mut self.seen_blocked);
+        let (pending, continuous) = (std::mem::take(&mut self.seen_pending), std::mem::take(&mut self.continuous));
+        // Of a look in which it came on, the time since then; of one in which it went off, what came before was looked at then.
+        let on = if self.off.is_some() { 0 } else { time.min(now.saturating_sub(self.since)) };
+        let look = Look { time, on, done, launches, pending, blocked, continuous, exclusive };
+        let used = self.account.look(&look, WINDOW);
+        self.pending = pending;
+        if is_asked {
+            self.demand.look(time, used, launches, away && pending);
+        }
+        if used > 0 {
+            compute.charge(self.bucket(), now - time, now, used);
+        }
+        if let Some(held) = &mut self.held {
+            held.had += if exclusive > 0 { on } else { used };
+        }
+        self.idle_since = if pending { None } else { self.idle_since.or(Some(now)) };
+        if !pending {
+            self.kept_waiting = 0;
+        }
+    }
+
+    /// How long its answers take, alone; or, where it does not wait for any, how much work comes at a time: what is done between
+    /// two pauses.
+    fn tell_burst(&mut self, answer: u64) {
+        if answer != 0 {
+            self.burst = answer;
+            return;
+        }
+        if !self.pending && self.burst_now > 0 {
+            let burst = std::mem::take(&mut self.burst_now);
+            self.burst = if self.burst == 0 { burst } else { (7 * self.burst + burst) / 8 };
+        }
+    }
+
+    /// Its ceiling. What became due while others had the GPU is not lost.
+    pub(crate) fn bucket(&self) -> Bucket {
+        Bucket { limit: self.limit, burst: Bucket::USUAL_BURST + self.kept_waiting }
+    }
+
+    /// What it says of itself.
+    pub(crate) fn facts(&self, wants: bool) -> Facts {
+        Facts {
+            usage: self.account.usage(),
+            demand: self.demand.ppm(),
+            wants,
+            fills: self.fills,
+            burst: self.burst,
+            is_on: self.off.is_none(),
+            pending: self.pending,
+            urgent: self.is_urgent,
+        }
+    }
+
+    /// After how long the next look is due, while on: asking the driver takes a lock that launches take too.
+    fn look_after(&self, compute: &Compute<'_>, limit: Share, is_alone: bool, now: u64) -> u64 {
+        if is_alone {
+            // It cannot be at its limit before it has used all that is due, and what it may owe.
+            let left = (now + steer::off_time(limit)).saturating_sub(compute.free_at(self.bucket(), now));
+            let rest = 1_000_000 - u64::from(limit.ppm()).min(999_999);
+            return (left / 2 * u64::from(limit.ppm()) / rest).clamp(LOOK, CALM);
+        }
+        if self.fills { LOOK } else { 2 * LOOK }
+    }
+
+    fn is_over(&self, compute: &Compute<'_>, limit: Share, now: u64) -> bool {
+        if limit.is_whole() {
+            return false;
+        }
+        let free = compute.free_at(self.bucket(), now);
+        if matches!(self.off.or(self.draining), Some(Off::Limit | Off::Due)) {
+            free > now
+        } else {
+            free > now + steer::off_time(limit)
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Deaths, stops and late wake-ups in random mixes, in virtual time: nobody hangs, nobody stays off, and the others have their shares.
+
+mod node;
+
+use node::{Container, MS, Node, SHAPES, container, outcome, tell};
+use ration_policy::Priority;
+use ration_policy::tuning::LONGEST_OFF;
+use sim_scheduler::programs::Shape;
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % count
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    fn container(&mut self) -> Container {
+        let mut it = container(self.one(&[0, 10, 25, 50]), self.one(SHAPES).1);
+        if self.below(4) == 0 {
+            it.limit = self.one(&[20, 50, 80]);
+        }
+        if self.below(6) == 0 {
+            it.priority = Priority::Latency;
+        }
+        it.cost = self.one(&[80, 100, 100, 130]);
+        it
+    }
+}
+
+/// How long a mix runs, and how long each part of it is.
+const PARTS: u64 = 5;
+const PART: u64 = 600 * MS;
+
+/// Runs a mix to which something happens now and then. What was wrong, and the longest time for which anybody was off.
+fn mix(seed: u64) -> (Vec<String>, u64) {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let containers: Vec<Container> = (0..2 + dice.below(6)).map(|_| dice.container()).collect();
+    let mut node = Node::new(&containers, seed);
+    node.late = dice.one(&[0, 0, 5 * MS, 20 * MS]);
+    let count = containers.len();
+    let mut alive = vec![true; count];
+    let mut stopped = vec![0; count];
+    let (mut wrong, mut longest) = (Vec::new(), 0);
+    for part in 0..PARTS {
+        let which = dice.below(count);
+        match dice.below(4) {
+            0 if alive.iter().filter(|is| **is).count() > 1 && alive[which] => {
+                node.kill(which);
+                alive[which] = false;
+            }
+            1 => {
+                let time = dice.one(&[30, 200, 600]) * MS;
+                node.stop(which, time);
+                stopped[which] = node.gpu.now() + time;
+            }
+            _ => {}
+        }
+        let (before, began) = (node.busy(), node.gpu.now());
+        node.tenants.iter_mut().for_each(|it| it.longest_off = 0);
+        node.run(PART, true);
+        let had: Vec<u64> = node.busy().iter().zip(before).map(|(after, before)| after - before).collect();
+        for which in (0..count).filter(|which| alive[*which] && stopped[*which] <= began) {
+            let off = node.tenants[which].longest_off;
+            longest = longest.max(off);
+            // Nobody stays off for longer than twice a round, but for late wake-ups. Who asked for nothing has a hundredth, which
+            // may come after more than one part.
+            let is_hungry = containers[which].weight > 0 && had[which] == 0;
+            if part > 0 && (is_hungry || off > LONGEST_OFF + 100 * MS + 2 * node.late) {
+                let (had, off) = (had[which] / 1000, off / 1000);
+                wrong.push(format!("seed {seed}, part {part}: {which} of {containers:?} had {had} us, off {off} us"));
+            }
+        }
+    }
+    for which in (0..count).filter(|which| alive[*which] && stopped[*which] == 0) {
+        if node.busy()[which] == 0 {
+            wrong.push(format!("seed {seed}: {which} of {containers:?} had nothing"));
+        }
+    }
+    (wrong, longest)
+}
+
+/// `RATION_TEST_MIXES` says how many; ten thousand take some six minutes of a processor.
+#[test]
+fn nobody_hangs() {
+    let count = std::env::var("RATION_TEST_MIXES").map_or(300, |text| text.parse().expect("a number"));
+    let all: Vec<(Vec<String>, u64)> = (0..count).map(mix).collect();
+    let longest = all.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
+    let wrong: Vec<&str> = all.iter().flat_map(|(wrong, _)| wrong).map(String::as_str).collect();
+    tell(&format!("{count} mixes; nobody was off for longer than {} ms", longest / MS));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// After the holder of a lease is gone, or stands still, the others have their shares.
+#[test]
+fn others_have_their_shares_after_a_death_or_a_stop() {
+    for seed in 0..20 {
+        for is_killed in [true, false] {
+            let mut node =
+                Node::new(&[container(50, Shape::DEEP), container(25, Shape::DEEP), container(25, Shape::DEEP)], seed);
+            node.run(1_000 * MS + seed * 7 * MS, true);
+            if is_killed {
+                node.kill(0);
+            } else {
+                node.stop(0, 2_000 * MS);
+            }
+            node.tenants.iter_mut().for_each(|it| it.longest_off = 0);
+            let got = outcome(&mut node, 100 * MS, 1_000 * MS, true).usage;
+            let off = node.tenants[1..].iter().map(|it| it.longest_off).max().unwrap_or(0);
+            assert!(got[1..].iter().all(|got| *got >= 0.46), "killed {is_killed}, seed {seed}: {got:.3?}");
+            assert!(off < 200 * MS, "killed {is_killed}, seed {seed}: off for {} ms", off / MS);
+        }
+    }
+}
