@@ -1,7 +1,7 @@
 //! Holds the process to its container's share of the GPU's time, by the GPU's own scheduler.
 //!
 //! Launches are counted, and held up only at a limit. A thread of ours, the [`controller`], looks at what the GPU has done of them, and
-//! drives the process's [`channels`]: it gives them slices, takes them off the GPU while the container is at
+//! drives the process's [`channels`](crate::channels): it gives them slices, takes them off the GPU while the container is at
 //! its limit or another container holds a lease, and puts them back. Where channels cannot be driven, launches wait in their calls
 //! while off. docs/design/compute.md says how and why.
 //!

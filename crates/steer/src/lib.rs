@@ -7,13 +7,13 @@
 //! Nothing here calls the driver, reads a clock or waits. So the same code runs in the library, on a GPU, and in tests, on a model
 //! of the GPU's scheduler in virtual time. docs/design/compute.md says how and why.
 //!
-//! - [`account`]: what was used, from what was done;
-//! - [`demand`]: whether the program would fill the GPU;
-//! - [`sounding`]: when to go off only to learn what launches cost;
-//! - [`leases`]: who has the GPU, among those that fill it;
-//! - [`room`]: who makes way for a `latency` container until its answer is complete;
-//! - [`switching`]: off, on and slices;
-//! - [`state`]: all of it together.
+//! - `account`: what was used, from what was done;
+//! - `demand`: whether the program would fill the GPU;
+//! - `sounding`: when to go off only to learn what launches cost;
+//! - `leases`: who has the GPU, among those that fill it;
+//! - `room`: who makes way for a `latency` container until its answer is complete;
+//! - `switching`: off, on and slices;
+//! - `state`: all of it together.
 
 #![forbid(unsafe_code)]
 
