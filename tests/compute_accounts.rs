@@ -33,7 +33,7 @@ const LOADS: &[Load] = &[
 
 /// How far an account may be from what the GPU did, in points of the GPU's time, on a machine that may stand still now and then. In
 /// virtual time it is within a thousandth, also where processes stand still: crates/steer/tests/steering.rs.
-const NEAR: f64 = 2.0;
+const NEAR: f64 = 1.0;
 #[test]
 fn accounts_of_mixed_load_are_what_the_gpu_did() {
     let seconds = std::env::var("RATION_TEST_LOAD_SECONDS").map_or(6, |text| text.parse().expect("seconds"));

@@ -194,21 +194,21 @@ impl State {
 
     /// Looks, does what is to be done, and says when to look again.
     pub fn look(&mut self, process: &impl Process, compute: &Compute<'_>, seen: &Seen, now: u64) -> Next {
-        if self.seen_pending || seen.launches {
+        let works = self.seen_pending || seen.launches;
+        if works {
             self.launched = now;
         }
-        let works = self.seen_pending || seen.launches;
         self.streak.look(works, now);
         self.is_urgent = compute.priority() == Priority::Latency && !self.streak.is_endless(now);
-        let priority_keeps = self.is_urgent;
-        process.is_awaited(priority_keeps);
-        let gone = if priority_keeps { GONE_LATENCY } else { GONE };
+        let is_urgent = self.is_urgent;
+        process.is_awaited(is_urgent);
+        let gone = if is_urgent { GONE_LATENCY } else { GONE };
         let is_there = self.launched != 0 && now < self.launched + gone;
         let among = compute.neighbourhood(now);
         let is_alone = among.others().next().is_none();
-        self.account(compute, &among, is_alone, seen.away, !priority_keeps || works, now);
+        self.account(compute, &among, is_alone, seen.away, !is_urgent || works, now);
         self.tell_burst(seen.answer);
-        self.fills_or_not(priority_keeps);
+        self.fills_or_not(is_urgent);
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
         let wants = waits > WAITING && !matches!(self.off, Some(Off::Limit | Off::Due));
@@ -237,9 +237,9 @@ impl State {
         process.has_room(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
         let by_limit = self.is_over(compute, limit, now);
         let (has_lease, lease, lease_ends) = self.lease(compute, &among, by_limit, now);
-        let needing = among.others().find(|it| !priority_keeps && it.peer.needs_room());
+        let needing = among.others().find(|it| !is_urgent && it.peer.needs_room());
         let makes_room = self.room.is_made(needing.map(|it| it.peer.weight), now);
-        let may_sound = counts && !priority_keeps && !self.fills && !by_limit && has_lease && !process.is_by_launches();
+        let may_sound = counts && !is_urgent && !self.fills && !by_limit && has_lease && !process.is_by_launches();
         let sounds = self.sounding.is_on(may_sound, seen.launched, seen.blocked, now);
         let off = if process.is_leaving() || now < self.rests_until {
             None
@@ -256,7 +256,8 @@ impl State {
         if !makes_way {
             self.switch(process, compute, off);
         }
-        self.set_slice(process, compute, &among, is_there, now);
+        let slice = if is_there { self.slice.next(own, &peers, now) } else { SLICE };
+        self.set_slice(process, compute, slice, now);
         let at = match self.off {
             None if makes_way => now + OVERLAP / 15,
             None if self.draining.is_some() => now + DRAINING,

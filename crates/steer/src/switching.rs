@@ -132,20 +132,11 @@ impl State {
         }
     }
 
-    /// Gives it the slice that it should have among its neighbours; the driver's, if it is not `there`.
-    pub fn set_slice(
-        &mut self,
-        process: &impl Process,
-        compute: &Compute<'_>,
-        among: &Neighbourhood,
-        is_there: bool,
-        now: u64,
-    ) {
+    /// Gives it a slice of this length.
+    pub fn set_slice(&mut self, process: &impl Process, compute: &Compute<'_>, length: u64, now: u64) {
         if now < self.rests_until {
             return;
         }
-        let (own, peers) = peers(among);
-        let length = if is_there { self.slice.next(own, &peers, now) } else { SLICE };
         // A change of less than a tenth is not worth the call.
         if length.abs_diff(self.written) * 10 > self.written {
             match process.switch().set_slice(length) {
