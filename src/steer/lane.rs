@@ -18,10 +18,9 @@ use crate::sys;
 use crate::thread::Thread;
 
 /// Marks that may be under way. A program can queue some seconds of work: the more of them there are, the further they are apart,
-/// twice as far after so many, up to 2 to the power of that.
+/// twice as far after each twelve.
 const SIZE: u64 = 128;
 const DOUBLES: u64 = 12;
-const MOST_OF_IT: u64 = 10;
 
 #[derive(Default)]
 struct Slot {
@@ -78,7 +77,9 @@ pub struct Lane {
     /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
     asked: Cell<u64>,
     total_asked: Cell<u64>,
-    /// How long it usually takes from there to the end of the wait, and when it last did.
+    /// And when it began to wait.
+    waits: Cell<u64>,
+    /// How long it would take from there to the end of the wait, without anybody else, and when it last did.
     answer: AtomicU64,
     answered: AtomicU64,
     next: AtomicPtr<Lane>,
@@ -156,6 +157,7 @@ impl Lane {
             unsure: AtomicU64::new(0),
             asked: Cell::new(0),
             total_asked: Cell::new(0),
+            waits: Cell::new(0),
             answer: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             next: AtomicPtr::new(null_mut()),
@@ -274,6 +276,9 @@ impl Lane {
 
     /// The thread is about to wait for the GPU: what it waits for is marked.
     pub fn before_wait(&self) {
+        if self.asked.get() != 0 {
+            self.waits.set(sys::nanoseconds());
+        }
         let stream = self.stream.load(Ordering::Relaxed);
         if self.launches.get() == 0 || stream == 0 {
             return;
@@ -291,12 +296,13 @@ impl Lane {
         if asked == 0 {
             return;
         }
-        let now = sys::nanoseconds();
-        let (took, usual) = (now.saturating_sub(asked), self.answer.load(Ordering::Relaxed));
-        // While the host works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
+        let (now, usual) = (sys::nanoseconds(), self.answer.load(Ordering::Relaxed));
+        let launching = self.waits.get().saturating_sub(asked);
         let work = self.total.load(Ordering::Relaxed) - self.total_asked.get();
-        let took = took + took.saturating_sub(work);
-        // What is longer had to wait for others, which is not to make it wait for longer.
+        // Alone, it waits for no more than its own work: for how long it waits beside others says nothing of it. While the host
+        // works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
+        let took = launching.max(work) + launching.saturating_sub(work);
+        // What is longer may have had to wait for others all the same, which is not to make it wait for longer.
         let answer = match usual {
             0 => took,
             usual if took < usual => usual - (usual - took) / 2,
@@ -317,10 +323,10 @@ impl Lane {
         // The one that was done last stays, for what is measured from it.
         if head - tail >= SIZE - 1 {
             self.behind.set(true);
-            self.enough.set(self.work.get() + (WORK << MOST_OF_IT));
+            self.enough.set(self.work.get() + (WORK << (SIZE / DOUBLES)));
             return false;
         }
-        self.enough.set(WORK << ((head - tail) / DOUBLES).min(MOST_OF_IT));
+        self.enough.set(WORK << ((head - tail) / DOUBLES));
         let slot = &self.slots[(head % SIZE) as usize];
         let mut event = slot.event.load(Ordering::Relaxed);
         if event == 0 || slot.context.load(Ordering::Relaxed) != context as usize {

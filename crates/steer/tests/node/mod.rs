@@ -371,8 +371,9 @@ impl Tenant {
             self.state.is_pending(self.marked > done, is_blocked);
         }
         (self.seen, self.marked) = (done, last);
-        for took in &self.program.rounds()[self.answers..] {
-            let took = took + took.saturating_sub(shape.kernel * shape.launches);
+        for _ in &self.program.rounds()[self.answers..] {
+            let (launching, work) = (shape.interval * shape.launches, shape.kernel * shape.launches);
+            let took = launching.max(work) + launching.saturating_sub(work);
             self.answer = match self.answer {
                 0 => took,
                 usual if took < usual => usual - (usual - took) / 2,
