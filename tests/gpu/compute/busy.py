@@ -181,11 +181,25 @@ def usual(took: list[int]) -> float:
     return took[(len(took) - 1) // 4] if len(took) >= FEW else statistics.median(took)
 
 
-def gpu_time(notes: Notes, start: int, end: int, reference: dict[tuple[int, int], float] | None = None) -> float:
+def apart(intervals: list[Interval], start: int, end: int) -> float:
+    """The time that kernels took together, as part of what each took by itself."""
+    whole = sum(max(0, min(b, end) - max(a, start)) for a, b in intervals)
+    return within(union(intervals), start, end) / whole if whole else 1.0
+
+
+def gpu_time(
+    notes: Notes,
+    start: int,
+    end: int,
+    reference: dict[tuple[int, int], float] | None = None,
+    alone: float | None = None,
+) -> float:
     """Nanoseconds of a window in which the GPU worked for a container, whatever interrupted it.
 
     `reference` is what kinds of kernels usually take when the program is alone: kernels so long that all of them are
-    interrupted show it nowhere else. Copies are not the GPU's time: other engines do them. What overlaps counts once.
+    interrupted show it nowhere else. Copies are not the GPU's time: other engines do them. What overlaps counts once;
+    `alone`: by how much does when the program is alone, for two kernels that are interrupted where they overlap are both
+    long.
     """
     took: dict[tuple[int, int], list[int]] = {}
     counts: Counter = Counter()
@@ -198,9 +212,8 @@ def gpu_time(notes: Notes, start: int, end: int, reference: dict[tuple[int, int]
         inside.append((a, b))
     known = reference or {}
     total = sum(counts[which] * min(usual(took[which]), known.get(which, float("inf"))) for which in took)
-    together, whole = within(union(inside), start, end), sum(min(b, end) - max(a, start) for a, b in inside)
-    pauses_ = within(union(inside, PAUSE), start, end) - together
-    return total * (together / whole if whole else 1.0) + pauses_
+    pauses_ = within(union(inside, PAUSE), start, end) - within(union(inside), start, end)
+    return total * (apart(inside, start, end) if alone is None else alone) + pauses_
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Witness(unittest.TestCase):
     ) -> float:
         path, other = self.place / "1.own.busy", self.place / "2.own.busy"
         path.write_bytes(file_of(records))
-        reference, known = None, None
+        reference, known, apart = None, None, None
         if alone is not None:
             other.write_bytes(file_of(alone))
             reference = busy.Reference((other,), 0, 10 * SECOND)
@@ -56,7 +56,8 @@ class Witness(unittest.TestCase):
             for a, b, kind, which in alone:
                 took.setdefault((kind, which), []).append(b - a)
             known = {which: busy.usual(it) for which, it in took.items() if len(it) >= busy.FEW}
-        by_python = busy.gpu_time(busy.read(path), start, end, known)
+            apart = busy.apart(busy.read(other).intervals, 0, 10 * SECOND)
+        by_python = busy.gpu_time(busy.read(path), start, end, known, apart)
         by_c = busy.sums(str(self.tool), [path], [(start, end)], reference)[0]
         self.assertAlmostEqual(by_c.gpu * (end - start) / 100, by_python, delta=2.0)
         measured = busy.measure(busy.read(path), start, end)
@@ -68,6 +69,16 @@ class Witness(unittest.TestCase):
     def test_interrupted_kernels_count_as_the_others(self) -> None:
         records = [(at, at + (100 if at % (4 * MS) else 900) * US, KERNEL, 1) for at in range(0, 40 * MS, MS)]
         self.assertAlmostEqual(self.time_of(records, 0, SECOND), 40 * 100 * US, delta=10)
+
+    def test_kernels_interrupted_where_they_overlap_count_once(self) -> None:
+        # The second begins 10 us before the first ends; every fifth pair is interrupted just then.
+        alone, beside = [], []
+        for number, at in enumerate(range(0, 100 * MS, 5 * MS)):
+            more = 2 * MS if number % 5 == 0 else 0
+            alone += [(at, at + 100 * US, KERNEL, 1), (at + 90 * US, at + 190 * US, KERNEL, 2)]
+            beside += [(at, at + 100 * US + more, KERNEL, 1), (at + 90 * US, at + 190 * US + more, KERNEL, 2)]
+        expected = 20 * 190 * US
+        self.assertAlmostEqual(self.time_of(beside, 0, SECOND, alone), expected, delta=100)
 
     def test_kinds_count_by_themselves_and_few_by_their_median(self) -> None:
         records = [(at, at + 100 * US, KERNEL, 1) for at in range(0, 10 * MS, MS)]

@@ -5,7 +5,9 @@
  *   window FROM UNTIL             -> "window GPU_NS RAW_NS BARE_NS COPIES_NS RECORDS KINDS"
  * in nanoseconds of CLOCK_MONOTONIC, or "broken WHY" once. GPU_NS is robust: for each kind of kernel, how many there were
  * times the lower quartile of their durations (in the window or, if that is less, in the reference), and the pauses between
- * them of up to 5 us. RAW_NS is the union of all records with such pauses, BARE_NS without them. */
+ * them of up to 5 us. What ran side by side counts once: by how much of it did in the reference, if there is one, for two
+ * kernels that are interrupted while one ends and the other begins are both long. RAW_NS is the union of all records with
+ * such pauses, BARE_NS without them. */
 
 #define _GNU_SOURCE
 #include "busy.h"
@@ -164,12 +166,16 @@ int main(void) {
     struct items own = {0}, other;
     struct kinds reference = {0}, kinds = {0};
     int is_sorted = 0;
+    double apart = 0; /* of the reference: its kernels' union, as part of their sum */
     long long from, until;
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "reference %4095s %lld %lld", path, &from, &until) == 3) {
             other = (struct items){0};
             load(&other, path);
             sort_out(&reference, &other, from, until);
+            qsort(other.all, other.count, sizeof *other.all, by_start);
+            double all, once = together(&other, from, until, 0, 1, &all);
+            if (all > 0) apart = once / all;
             free(other.all);
         } else if (sscanf(line, "file %4095s", path) == 1) {
             load(&own, path);
@@ -193,7 +199,7 @@ int main(void) {
             }
             bare = together(&here, from, until, 0, 1, &sum);
             double pauses = together(&here, from, until, PAUSE, 1, NULL) - bare;
-            if (sum > 0) robust *= bare / sum; /* what ran side by side counts once */
+            if (sum > 0) robust *= apart > 0 ? apart : bare / sum; /* what ran side by side counts once */
             for (size_t i = 0; i < here.count; i++) ended += here.all[i].end > from && here.all[i].end <= until;
             printf("window %.0f %.0f %.0f %.0f %.0f %zu\n", robust + pauses, together(&here, from, until, PAUSE, 3, NULL),
                    together(&here, from, until, 0, 3, NULL), together(&here, from, until, 0, 2, NULL), ended, kinds.count);
