@@ -6,7 +6,7 @@
 //! while off. docs/design/compute.md says how and why.
 //!
 //! - [`work`], [`costs`]: which kind of launch it is, and what that costs;
-//! - [`lane`]: what each thread has launched, and what of it is done;
+//! - [`lane`]: what each thread has launched, and what of it is done; [`latch`]: holds its stream for a launch that is measured;
 //! - [`ration_steer`]: what is to be done about it;
 //! - [`switch`]: what takes the process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
 
@@ -16,6 +16,7 @@ mod costs;
 mod counts;
 mod gate;
 mod lane;
+mod latch;
 mod switch;
 mod work;
 
@@ -67,8 +68,6 @@ pub struct Steer {
     counts: AtomicBool,
     /// Something was launched since the controller last looked.
     touched: AtomicBool,
-    /// Its channels are off.
-    is_off: AtomicBool,
     /// Others make room as soon as it launches something: it is a `latency` container.
     is_awaited: AtomicBool,
     /// Contexts that are about to go: what waits for their work needs the GPU.
@@ -86,7 +85,6 @@ impl Steer {
         Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
-            is_off: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             leaving: AtomicU32::new(0),
             by_launches: AtomicBool::new(is_by_launches()),
@@ -130,13 +128,10 @@ impl Steer {
         } else {
             self.gate.pass_held(lane);
         }
-        let sealed = lane.is_behind() || self.is_off.load(Ordering::Relaxed);
         let (result, first) = lane.launching(|| {
-            let measured = entry.launched()
-                && (sealed || entry.may_be_tried())
-                && lane.before_measured(stream, context, slice.device);
+            let measured = entry.launched() && lane.before_measured(entry.is_loaded(), stream, context, slice.device);
             if measured {
-                entry.is_measured(sealed);
+                entry.is_measured();
             }
             let result = driver();
             (result, lane.launched(entry, measured, stream, context, slice.device))

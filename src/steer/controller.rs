@@ -159,14 +159,14 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     {
         slice.compute().launched(more[0], more[1]);
     }
-    let lanes = lane::all().map(|lane| lane.launched_so_far());
+    let lanes = lane::all().map(Lane::launched_so_far);
     let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();
         let launches = steer.touched.swap(false, Ordering::Relaxed) || launches;
-        let seen = Seen { launches, launched, blocked, away, answer };
+        let seen = Seen { launches, launched, away, answer };
         let next =
             steer.state.with(|state| state.look(&steer.here(slice), &slice.compute(), &seen, sys::nanoseconds()));
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {

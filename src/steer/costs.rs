@@ -2,12 +2,13 @@
 //!
 //! A launch is measured between two events of ours, one recorded just before it and one just after. Where the GPU had not come
 //! to the first when the second was recorded (a *sealed* backlog), the time between them, less what the events themselves take, is
-//! what the launch takes. Where it had, the GPU may have waited for the host in between: an upper bound, which counts until there
-//! is something better.
+//! what the launch takes. A program that keeps its queue short is not behind: then a [`Latch`](super::latch::Latch) holds the stream
+//! until both are recorded. Where that cannot be, the GPU may have waited for the host in between: an upper bound, which counts
+//! until there is something better.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ration_policy::tuning::{AGAIN, BESIDE, BOUND_AGAIN, EMPTY, ENOUGH, TRIES};
+use ration_policy::tuning::{AGAIN, BESIDE, EMPTY, ENOUGH, SOON_AGAIN, SWITCH};
 
 use super::Work;
 
@@ -19,9 +20,7 @@ pub struct Entry {
     sealed: AtomicU32,
     /// Launches since it was last measured.
     since: AtomicU32,
-    /// How often it was measured without being sealed, up to [`TRIES`].
-    tries: AtomicU32,
-    /// How often it was to be measured sealed.
+    /// How often it was to be measured.
     asked: AtomicU32,
 }
 
@@ -35,7 +34,6 @@ static TABLE: [Entry; SIZE] = [const {
         cost: AtomicU64::new(0),
         sealed: AtomicU32::new(0),
         since: AtomicU32::new(0),
-        tries: AtomicU32::new(0),
         asked: AtomicU32::new(0),
     }
 }; SIZE];
@@ -60,7 +58,6 @@ pub fn of(work: Work) -> &'static Entry {
     first.work.store(number, Ordering::Relaxed);
     first.cost.store(0, Ordering::Relaxed);
     first.sealed.store(0, Ordering::Relaxed);
-    first.tries.store(0, Ordering::Relaxed);
     first.asked.store(0, Ordering::Relaxed);
     first.since.store(0, Ordering::Relaxed);
     first
@@ -99,28 +96,27 @@ impl Entry {
         self.since.store(since, Ordering::Relaxed);
         // Results come late, and a program may queue thousands until then: more and more of them lie in between.
         let asked = self.asked.load(Ordering::Relaxed);
-        since >= (asked * asked / 2).min(AGAIN)
+        let most = if self.is_sure() || self.cost.load(Ordering::Relaxed) < SWITCH { AGAIN } else { SOON_AGAIN };
+        since >= (asked * asked / 2).min(most)
     }
 
-    /// It is being measured, probably where the GPU is behind (`sealed`): enough for a while, although the result comes later.
+    /// It is being measured: enough for a while, although the result comes later.
     #[inline]
-    pub fn is_measured(&self, sealed: bool) {
+    pub fn is_measured(&self) {
         self.since.store(0, Ordering::Relaxed);
-        let (count, most) = if sealed { (&self.asked, AGAIN) } else { (&self.tries, TRIES) };
-        count.store((count.load(Ordering::Relaxed) + 1).min(most), Ordering::Relaxed);
+        self.asked.store((self.asked.load(Ordering::Relaxed) + 1).min(AGAIN), Ordering::Relaxed);
     }
 
-    /// Whether what it costs was measured while the GPU was behind, and not only bounded.
+    /// Whether what it costs was measured, and not only bounded.
     #[inline]
     pub fn is_sure(&self) -> bool {
         self.sealed.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it is worth to measure it where the GPU may have waited for the host.
+    /// Whether it was launched before. The first launch may load it, and wait for the GPU to do so.
     #[inline]
-    pub fn may_be_tried(&self) -> bool {
-        let since = self.since.load(Ordering::Relaxed);
-        self.tries.load(Ordering::Relaxed) < TRIES || since >= if self.is_sure() { AGAIN } else { BOUND_AGAIN }
+    pub fn is_loaded(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
     }
 
     /// It took so long.
@@ -137,7 +133,7 @@ impl Entry {
             (true, 0) if cost == 0 || took < cost => took,
             (true, ..ENOUGH) => took.min(cost),
             // Then towards the lower quartile.
-            (true, _) if took < cost => cost - (cost - took) / 2,
+            (true, _) if took < cost => cost - (cost - took) / 4,
             (true, _) => cost + (took - cost).min(cost) / 16,
         };
         self.cost.store(learned, Ordering::Relaxed);
@@ -156,12 +152,9 @@ mod tests {
         let entry = of(Work::kernel(0x1234, [1; 3], [1; 3]));
         assert_eq!(entry.cost(), EMPTY);
         for took in [20_000, 12_000, 15_000] {
-            entry.is_measured(false);
             entry.learn(took, false);
         }
-        assert_eq!((entry.cost(), entry.may_be_tried()), (12_000 - BESIDE, false));
-        (0..BOUND_AGAIN).for_each(|_| assert!(entry.launched()));
-        assert!(entry.may_be_tried(), "as long as it is a bound");
+        assert_eq!(entry.cost(), 12_000 - BESIDE);
         entry.learn(5_000, true);
         entry.learn(4_000_000, false);
         assert_eq!(entry.cost(), 5_000 - BESIDE);
@@ -185,11 +178,11 @@ mod tests {
         let measured = (0..10_000)
             .filter(|_| {
                 entry.launched() && {
-                    entry.is_measured(true);
+                    entry.is_measured();
                     true
                 }
             })
             .count();
-        assert!((100..=115).contains(&measured), "{measured}");
+        assert!((50..=70).contains(&measured), "{measured}");
     }
 }

@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ration_policy::tuning::{MARKED, WORK};
+use ration_policy::tuning::{GAP, MARKED, PAUSE, WORK};
 use ration_steer::Epoch;
 
 use super::ahead::Ahead;
 use super::costs::Entry;
+use super::latch::Latch;
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
 use crate::driver::{Stream, calls, current_context};
 use crate::sys;
@@ -74,6 +75,10 @@ pub struct Lane {
     /// What was launched in all, by cost; and what of it only by a bound of its cost.
     total: AtomicU64,
     unsure: AtomicU64,
+    /// Holds the stream for what is measured.
+    latch: Latch,
+    /// When the GPU would be done with all of it, if it had nothing else to do.
+    free: Cell<u64>,
     /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
     asked: Cell<u64>,
     total_asked: Cell<u64>,
@@ -155,6 +160,8 @@ impl Lane {
             calls_seen: AtomicU64::new(0),
             total: AtomicU64::new(0),
             unsure: AtomicU64::new(0),
+            latch: Latch::new(),
+            free: Cell::new(0),
             asked: Cell::new(0),
             total_asked: Cell::new(0),
             waits: Cell::new(0),
@@ -173,12 +180,6 @@ impl Lane {
                 Err(now) => first = now,
             }
         }
-    }
-
-    /// Whether the GPU was behind at the last mark: what is launched next may be measured.
-    #[inline]
-    pub fn is_behind(&self) -> bool {
-        self.behind.get()
     }
 
     /// What is done for a launch, our own events included, which wait for room in the queue as it does.
@@ -221,13 +222,25 @@ impl Lane {
         self.calls_seen.swap(calls, Ordering::Relaxed) == calls && calls & 1 != 0
     }
 
-    /// A launch that is to be measured is about to go: it needs a mark just before it.
-    pub fn before_measured(&self, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
+    /// A launch that is to be measured is about to go: it needs a mark just before it, that the GPU has not passed when the launch
+    /// is queued. Where it is not behind, the stream is held there until then, and [`Lane::launched`]; `may_hold`: if it can be.
+    pub fn before_measured(&self, may_hold: bool, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
+        let head = self.head.load(Ordering::Relaxed);
+        let is_behind = head > self.tail.load(Ordering::Relaxed)
+            && !has_passed(self.slots[((head - 1) % SIZE) as usize].event.load(Ordering::Relaxed));
         let is_marked = self.launches.get() == 0
-            && self.head.load(Ordering::Relaxed) > 0
             && self.stream.load(Ordering::Relaxed) == stream.handle() as usize + 1
             && self.context.load(Ordering::Relaxed) == context as usize;
-        is_marked || self.mark(stream, context, device, None)
+        if is_behind && is_marked {
+            return true;
+        }
+        if !is_behind && may_hold {
+            self.latch.close(stream, context);
+        }
+        self.mark(stream, context, device, None) || {
+            self.latch.open();
+            false
+        }
     }
 
     /// Something was launched that costs so much. `measured`: it is measured, and [`Lane::before_measured`] said that it can be.
@@ -242,6 +255,8 @@ impl Lane {
         device: CUdevice,
     ) -> Option<u64> {
         let cost = entry.cost();
+        let pause = self.pause(cost);
+        self.work.set(self.work.get() + pause);
         if entry.is_known() {
             self.work.set(self.work.get() + cost);
         } else {
@@ -249,7 +264,8 @@ impl Lane {
             self.unknown.set(self.unknown.get() + 1);
             self.kind.set(std::ptr::from_ref(entry).cast_mut());
         }
-        self.total.store(self.total.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
+        let total = self.total.load(Ordering::Relaxed) + cost + pause;
+        self.total.store(total, Ordering::Relaxed);
         if !entry.is_sure() {
             self.unsure.store(self.unsure.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
         }
@@ -257,15 +273,29 @@ impl Lane {
         let first = (self.asked.get() == 0).then(sys::nanoseconds);
         if let Some(now) = first {
             self.asked.set(now);
-            self.total_asked.set(self.total.load(Ordering::Relaxed));
+            self.total_asked.set(total);
         }
         self.weight.set(self.weight.get() + entry.ahead());
         if measured || self.work.get() >= self.enough.get() || self.launches.get() >= MARKED {
             self.mark(stream, context, device, measured.then_some(entry));
+            self.latch.open();
         } else {
             self.is_at(stream, context, device);
         }
         first
+    }
+
+    /// The pause before a launch of this cost, as far as it counts as used: nobody else could have the GPU in it. Where the GPU is
+    /// behind, it is what lies between two kernels; else it may have waited for the host.
+    #[inline]
+    fn pause(&self, cost: u64) -> u64 {
+        if self.behind.get() {
+            return GAP;
+        }
+        let (now, free) = (sys::nanoseconds(), self.free.get());
+        let start = now.max(free + GAP);
+        self.free.set(start + cost);
+        if start - free <= PAUSE { start - free } else { 0 }
     }
 
     fn is_at(&self, stream: Stream, context: CUcontext, device: CUdevice) {
@@ -403,6 +433,7 @@ impl Lane {
     pub fn look(&self, epoch: impl Fn(CUdevice) -> Epoch, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
+        self.latch.look();
         let done_until = self.done_until(tail, head);
         while tail < done_until {
             let slot = &self.slots[(tail % SIZE) as usize];
@@ -419,7 +450,7 @@ impl Lane {
             if let Some(entry) = entry.filter(|_| is_whole)
                 && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
             {
-                // Others may have been on the GPU in between: then it is no more than a bound.
+                // Others may have been on the GPU in between, for longer than this: then it is no more than a bound.
                 entry.learn(took, sealed && took < longest);
             }
             // SAFETY: as above.
@@ -452,6 +483,7 @@ impl Lane {
             slot.event.store(0, Ordering::Relaxed);
             slot.context.store(0, Ordering::Relaxed);
         }
+        self.latch.forget_context(context);
         let _ = self.context.compare_exchange(context as usize, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -467,5 +499,6 @@ impl Lane {
         self.unknown.set(0);
         self.weight.set(0);
         self.ahead.forget();
+        self.latch.forget();
     }
 }

@@ -92,7 +92,6 @@ impl Process for Here<'_> {
         if !self.is_by_launches() {
             self.steer.gate.holds(matches!(off, Some(Off::Limit | Off::Due)));
         }
-        self.steer.is_off.store(off.is_some(), Ordering::Relaxed);
     }
 
     fn counts(&self, is: bool) {

@@ -27,6 +27,8 @@ pub struct Peer {
     pub burst: u64,
     /// For how long it has had nothing under way, in nanoseconds.
     pub quiet: u64,
+    /// It asks for the GPU for a moment, to learn what its launches cost.
+    pub sounds: bool,
 }
 
 impl Peer {
@@ -44,9 +46,15 @@ impl Peer {
         demand.max(self.usage)
     }
 
-    /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way.
+    /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way; or to
+    /// learn what its launches cost.
     pub fn needs_room(&self) -> bool {
-        self.is_latency() && self.fills && self.quiet < AT_WORK
+        self.is_answering() && self.fills || self.sounds
+    }
+
+    /// Whether it is to be answered at once, and something is under way for it.
+    pub fn is_answering(&self) -> bool {
+        self.is_latency() && self.quiet < AT_WORK
     }
 
     /// Whether it takes leases: it fills the GPU, and is not to be waited for.
@@ -261,6 +269,7 @@ mod tests {
             fills,
             burst: 0,
             quiet: 0,
+            sounds: false,
         }
     }
 

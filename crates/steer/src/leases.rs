@@ -1,7 +1,7 @@
 //! Leases: whether the container takes them, whether it has one, and when it passes it on.
 
 use ration_policy::steer;
-use ration_policy::tuning::{IDLE, LEASE, LONGEST_OFF, SOON, WAITING};
+use ration_policy::tuning::{IDLE, LEASE, LONG_ANSWER, LONGEST_OFF, LOOK, SOON, WAITING};
 use ration_region::{Compute, Lease, Neighbourhood};
 
 use crate::Off;
@@ -11,13 +11,15 @@ use crate::state::State;
 pub struct Held {
     pub since: u64,
     pub until: u64,
+    /// And when it does at the latest, where an answer of a `latency` container is not to be interrupted by the change.
+    pub latest: u64,
     /// What it was good for, in nanoseconds: its time, or what was used of it beside light ones.
     pub had: u64,
 }
 
 impl Held {
     fn new(now: u64, length: u64) -> Held {
-        Held { since: now, until: now + length, had: 0 }
+        Held { since: now, until: now + length, latest: now + length + LONG_ANSWER, had: 0 }
     }
 
     /// What it counts for, when it ends now: the time; beside light ones, what was had of it. A part of it at least, in any case.
@@ -87,6 +89,10 @@ impl State {
         }
         let Some(held) = &mut self.held else { return (true, Some(lease), u64::MAX) };
         let is_idle = self.idle_since.is_some_and(|since| now >= since.max(held.since) + IDLE);
+        let answers = among.others().any(|it| it.peer.is_answering());
+        if answers && !is_idle && !is_over && now + SOON >= held.until && now < held.latest {
+            held.until = now + SOON + LOOK / 2;
+        }
         // The next one needs a moment to come on.
         if (now + SOON >= held.until || is_idle || is_over) && compute.is_leader(now) {
             compute.held_for(held.costs(now), weight);

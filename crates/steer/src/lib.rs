@@ -9,9 +9,9 @@
 //!
 //! - `account`: what was used, from what was done;
 //! - `demand`: whether the program would fill the GPU;
-//! - `sounding`: when to go off only to learn what launches cost;
+//! - `sounding`: when to ask others off, only to learn what launches cost;
 //! - `leases`: who has the GPU, among those that fill it;
-//! - `room`: who makes way for a `latency` container until its answer is complete;
+//! - `room`: who makes way for a `latency` container until its answer is complete, or for a sounding;
 //! - `switching`: off, on and slices;
 //! - `state`: all of it together.
 
@@ -36,8 +36,6 @@ pub enum Off {
     Due,
     /// Another container has a lease, or needs the GPU for itself.
     Others,
-    /// To learn what its launches cost.
-    Sounding,
 }
 
 /// Why something was not switched.

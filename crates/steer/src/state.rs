@@ -2,7 +2,7 @@
 
 use ration_policy::steer;
 use ration_policy::tuning::{
-    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
+    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, SWITCH, WAITING, WINDOW,
 };
 use ration_policy::{Bucket, Priority, Share};
 use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
@@ -20,7 +20,7 @@ use crate::{Off, Process};
 pub struct Epoch {
     /// Which one; 0: it is off.
     pub number: u64,
-    /// How long it may have the GPU at a time, before others have it.
+    /// What took less than this was not interrupted by others.
     pub longest: u64,
 }
 
@@ -82,6 +82,7 @@ pub struct State {
     /// It waited for too long, and is on until then, whatever others say.
     pub(crate) free_until: u64,
     pub(crate) sounding: Sounding,
+    pub(crate) sounds: bool,
     pub(crate) streak: Streak,
     pub(crate) is_urgent: bool,
     pub(crate) room: Room,
@@ -96,9 +97,7 @@ pub struct Seen {
     pub launches: bool,
     /// What it has launched in all, by cost, and what of it by a bound of its cost.
     pub launched: (u64, u64),
-    /// One of its threads waits for the GPU.
-    pub blocked: bool,
-    /// Or is in a launch.
+    /// One of its threads waits for the GPU, or is in a launch.
     pub away: bool,
     /// How long it usually takes from its first launch until it has waited for it; 0: it never waits.
     pub answer: u64,
@@ -159,6 +158,7 @@ impl State {
             was_slow: 0,
             free_until: 0,
             sounding: Sounding::NEW,
+            sounds: false,
             streak: Streak::NEW,
             is_urgent: false,
             room: Room::NEW,
@@ -169,7 +169,7 @@ impl State {
     /// Which of its times on the GPU this is.
     pub fn epoch(&self) -> Epoch {
         let number = if self.off.is_some() { 0 } else { self.epoch };
-        Epoch { number, longest: if self.is_by_itself { u64::MAX } else { self.written } }
+        Epoch { number, longest: if self.is_by_itself { u64::MAX } else { SWITCH } }
     }
 
     /// So much was done.
@@ -212,6 +212,7 @@ impl State {
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
         let wants = waits > WAITING && !matches!(self.off, Some(Off::Limit | Off::Due));
+        self.sounds = self.sounding.is_on(self.off.is_none() && works && !is_alone, seen.launched, now);
         let facts = self.facts(wants);
         if is_there {
             compute.says(&facts, now);
@@ -239,16 +240,12 @@ impl State {
         let (has_lease, lease, lease_ends) = self.lease(compute, &among, by_limit, now);
         let needing = among.others().find(|it| !is_urgent && it.peer.needs_room());
         let makes_room = self.room.is_made(needing.map(|it| it.peer.weight), now);
-        let may_sound = counts && !is_urgent && !self.fills && !by_limit && has_lease && !process.is_by_launches();
-        let sounds = self.sounding.is_on(may_sound, seen.launched, seen.blocked, now);
         let off = if process.is_leaving() || now < self.rests_until {
             None
         } else if by_limit {
             Some(if limit < compute.limit() { Off::Due } else { Off::Limit })
         } else if !has_lease || makes_room || self.drains_queue {
             Some(Off::Others)
-        } else if sounds {
-            Some(Off::Sounding)
         } else {
             None
         };
@@ -264,7 +261,6 @@ impl State {
             Some(Off::Limit | Off::Due) => compute.free_at(self.bucket(), now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) if makes_room => now + LOOK,
             Some(Off::Others) => now + 5 * MS,
-            Some(Off::Sounding) => now + MS / 2,
             None if counts && now < self.launched + CALM => {
                 (now + self.look_after(compute, limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
             }
@@ -296,7 +292,10 @@ impl State {
         let holds = self.held.is_some() || self.passed != 0;
         let has_it = self.off.is_none() && (is_alone || holds && !is_shared);
         let exclusive = if has_it { 1_000_000 / among.siblings.max(1) } else { 0 };
-        self.is_by_itself = is_alone || exclusive > 0;
+        let is_by_itself = (is_alone || !among.others().any(|it| it.is_on)) && among.siblings <= 1;
+        // What began before was interrupted, it may be.
+        self.epoch += u64::from(is_by_itself && !self.is_by_itself);
+        self.is_by_itself = is_by_itself;
         let mut done = std::mem::take(&mut self.done);
         if self.drains_queue {
             (done, self.continuous) = (0, false);
@@ -354,6 +353,7 @@ impl State {
             is_on: self.off.is_none(),
             pending: self.pending,
             urgent: self.is_urgent,
+            sounds: self.sounds,
         }
     }
 

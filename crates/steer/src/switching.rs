@@ -56,15 +56,14 @@ impl State {
         if let Some(was) = self.off.take() {
             let time = at.saturating_sub(self.since);
             self.kept_waiting = if was == Off::Others { time } else { 0 };
-            if was != Off::Sounding {
-                compute.was_off(time, was == Off::Limit);
-            }
+            compute.was_off(time, was == Off::Limit);
             self.epoch += 1;
             self.resumed = is_waited_for;
             if let Some(held) = &mut self.held {
                 // It is for the time on the GPU.
                 let lost = at.saturating_sub(held.since.max(self.since));
                 held.until += lost;
+                held.latest += lost;
                 held.since += if held.since >= self.since { lost } else { 0 };
             }
             self.since = at;

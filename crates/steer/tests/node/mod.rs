@@ -382,8 +382,7 @@ impl Tenant {
         }
         self.answers = self.program.rounds().len();
         let launches = launched > std::mem::replace(&mut self.launched, launched);
-        let total = launched * shape.kernel;
-        Seen { launches, launched: (total, 0), blocked: is_blocked, away: is_blocked, answer: self.answer }
+        Seen { launches, launched: (launched * shape.kernel, 0), away: is_blocked, answer: self.answer }
     }
 
     /// The work that was done for it, in nanoseconds.
