@@ -1,7 +1,10 @@
 //! Holds a stream until a launch that is measured is queued between its two events, so that the GPU does not wait for the host,
 //! nor leave for others, between them.
 //!
-//! The stream waits for a word of ours, and goes on when the thread has written it, some microseconds later. A thread that never
+//! The stream waits for a word of ours, and goes on when the thread has written it, some microseconds later. Then it writes another
+//! word, which is the compute engine's work: after a copy, an event of a stream is the copy engine's, and passes while others compute.
+//!
+//! A thread that never
 //! gets there (it was cancelled in the launch, or the launch waits for the stream: a debugger's doing, `CUDA_LAUNCH_BLOCKING`) is
 //! found by the controller, which writes the word for it.
 
@@ -59,8 +62,15 @@ impl Latch {
         // Whoever opens it from now on opens this one.
         self.closed.store(next, Ordering::Release);
         let (stream, address) = (stream.handle(), self.address.get());
-        // SAFETY: a stream that the caller uses, and a word that lives as long as the context.
-        if unsafe { calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) } != CUDA_SUCCESS {
+        let other = address + size_of::<AtomicU32>() as u64;
+        // SAFETY: a stream that the caller uses, and two words that live as long as the context.
+        let told = unsafe {
+            match calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) {
+                CUDA_SUCCESS => calls::cuMemsetD32Async(other, 0, 1, stream),
+                error => error,
+            }
+        };
+        if told != CUDA_SUCCESS {
             TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
             self.open();
         }
@@ -94,7 +104,7 @@ impl Latch {
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: places to write to, in the context that the caller launches in.
         let told = calls::without_breaking_captures(|| unsafe {
-            match calls::cuMemHostAlloc(&raw mut memory, size_of::<AtomicU32>(), flags) {
+            match calls::cuMemHostAlloc(&raw mut memory, 2 * size_of::<AtomicU32>(), flags) {
                 CUDA_SUCCESS => calls::cuMemHostGetDevicePointer_v2(self.address.as_ptr(), memory, 0),
                 error => error,
             }
