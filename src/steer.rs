@@ -129,10 +129,7 @@ impl Steer {
             self.gate.pass_held(lane);
         }
         let (result, first) = lane.launching(|| {
-            let measured = entry.launched() && lane.before_measured(entry.is_loaded(), stream, context, slice.device);
-            if measured {
-                entry.is_measured();
-            }
+            let measured = entry.launched() && lane.before_measured(stream, context, slice.device);
             let result = driver();
             (result, lane.launched(entry, measured, stream, context, slice.device))
         });

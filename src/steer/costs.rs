@@ -88,7 +88,8 @@ impl Entry {
         self.cost.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts a launch. Whether it should be measured, if it can be.
+    /// Counts a launch. Whether it should be measured, if it can be: that is enough for a while, although the result comes later.
+    /// Not the first: it may load the kernel, and wait for the GPU to do so.
     #[inline]
     pub fn launched(&self) -> bool {
         let since = self.since.load(Ordering::Relaxed).saturating_add(1);
@@ -97,26 +98,18 @@ impl Entry {
         // Results come late, and a program may queue thousands until then: more and more of them lie in between.
         let asked = self.asked.load(Ordering::Relaxed);
         let most = if self.is_sure() || self.cost.load(Ordering::Relaxed) < SWITCH { AGAIN } else { SOON_AGAIN };
-        since >= (asked * asked / 2).min(most)
-    }
-
-    /// It is being measured: enough for a while, although the result comes later.
-    #[inline]
-    pub fn is_measured(&self) {
+        if since < (asked * asked / 2).min(most) {
+            return false;
+        }
         self.since.store(0, Ordering::Relaxed);
-        self.asked.store((self.asked.load(Ordering::Relaxed) + 1).min(AGAIN), Ordering::Relaxed);
+        self.asked.store((asked + 1).min(AGAIN), Ordering::Relaxed);
+        asked > 0
     }
 
     /// Whether what it costs was measured, and not only bounded.
     #[inline]
     pub fn is_sure(&self) -> bool {
         self.sealed.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether it was launched before. The first launch may load it, and wait for the GPU to do so.
-    #[inline]
-    pub fn is_loaded(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) > 0
     }
 
     /// It took so long.
@@ -174,15 +167,9 @@ mod tests {
     #[test]
     fn what_is_known_is_measured_now_and_then() {
         let entry = of(Work::kernel(0x9abc, [1; 3], [1; 3]));
+        assert!(!entry.launched() && entry.launched(), "the second is the first that is measured");
         (0..ENOUGH).for_each(|_| entry.learn(5_000, true));
-        let measured = (0..10_000)
-            .filter(|_| {
-                entry.launched() && {
-                    entry.is_measured();
-                    true
-                }
-            })
-            .count();
+        let measured = (0..10_000).filter(|_| entry.launched()).count();
         assert!((50..=70).contains(&measured), "{measured}");
     }
 }

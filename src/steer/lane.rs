@@ -223,20 +223,12 @@ impl Lane {
     }
 
     /// A launch that is to be measured is about to go: it needs a mark just before it, that the GPU has not passed when the launch
-    /// is queued. Where it is not behind, the stream is held there until then, and [`Lane::launched`]; `may_hold`: if it can be.
-    pub fn before_measured(&self, may_hold: bool, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
+    /// is queued. Where it is not behind, the stream is held there until then, and [`Lane::launched`].
+    pub fn before_measured(&self, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
         let head = self.head.load(Ordering::Relaxed);
         let is_behind = head > self.tail.load(Ordering::Relaxed)
             && !has_passed(self.slots[((head - 1) % SIZE) as usize].event.load(Ordering::Relaxed));
-        let is_marked = self.launches.get() == 0
-            && self.stream.load(Ordering::Relaxed) == stream.handle() as usize + 1
-            && self.context.load(Ordering::Relaxed) == context as usize;
-        if is_behind && is_marked {
-            return true;
-        }
-        if !is_behind && may_hold {
-            self.latch.close(stream, context);
-        }
+        self.latch.begin(!is_behind, stream, context);
         self.mark(stream, context, device, None) || {
             self.latch.open();
             false

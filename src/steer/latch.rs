@@ -1,8 +1,9 @@
 //! Holds a stream until a launch that is measured is queued between its two events, so that the GPU does not wait for the host,
 //! nor leave for others, between them.
 //!
-//! The stream waits for a word of ours, and goes on when the thread has written it, some microseconds later. Then it writes another
-//! word, which is the compute engine's work: after a copy, an event of a stream is the copy engine's, and passes while others compute.
+//! The stream waits for a word of ours, and goes on when the thread has written it, some microseconds later. Then the GPU writes
+//! another word, which is the compute engine's work: after a copy, a stream's event is the copy engine's, and passes while others
+//! compute.
 //!
 //! A thread that never
 //! gets there (it was cancelled in the launch, or the launch waits for the stream: a debugger's doing, `CUDA_LAUNCH_BLOCKING`) is
@@ -51,25 +52,27 @@ impl Latch {
         }
     }
 
-    /// Closes it: the stream goes no further. Without one, or where the driver would not, nothing happens.
-    pub fn close(&self, stream: Stream, context: CUcontext) {
+    /// Before the first event of a measurement. `closes`: and the stream goes no further. Without a word, or where the driver would
+    /// not, nothing happens.
+    pub fn begin(&self, closes: bool, stream: Stream, context: CUcontext) {
         if TROUBLE.load(Ordering::Relaxed) >= TOO_MUCH || !self.is_made(context) {
             return;
         }
-        let next = self.closed.load(Ordering::Relaxed).wrapping_add(1);
-        // SAFETY: made above; it lives as long as the context that the thread launches in.
-        self.opens.set(unsafe { self.word.load(Ordering::Relaxed).as_ref() });
-        // Whoever opens it from now on opens this one.
-        self.closed.store(next, Ordering::Release);
         let (stream, address) = (stream.handle(), self.address.get());
-        let other = address + size_of::<AtomicU32>() as u64;
-        // SAFETY: a stream that the caller uses, and two words that live as long as the context.
-        let told = unsafe {
-            match calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) {
-                CUDA_SUCCESS => calls::cuMemsetD32Async(other, 0, 1, stream),
-                error => error,
-            }
-        };
+        let mut told = CUDA_SUCCESS;
+        if closes {
+            let next = self.closed.load(Ordering::Relaxed).wrapping_add(1);
+            // SAFETY: made above; it lives as long as the context that the thread launches in.
+            self.opens.set(unsafe { self.word.load(Ordering::Relaxed).as_ref() });
+            // Whoever opens it from now on opens this one.
+            self.closed.store(next, Ordering::Release);
+            // SAFETY: a stream that the caller uses, and a word that lives as long as the context.
+            told = unsafe { calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) };
+        }
+        if told == CUDA_SUCCESS {
+            // SAFETY: as above: the word behind it.
+            told = unsafe { calls::cuMemsetD32Async(address + size_of::<AtomicU32>() as u64, 0, 1, stream) };
+        }
         if told != CUDA_SUCCESS {
             TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
             self.open();
