@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ration_steer::{Epoch, Seen};
+use ration_steer::Seen;
 
 use super::{Counts, Lane, lane};
 use crate::driver::calls;
@@ -124,10 +124,7 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
         for lane in lane::all() {
             let of = |device| steers().find(|(slice, _)| slice.device == device);
             lane.look(
-                |device| {
-                    let nowhere = Epoch { number: 0, longest: 0 };
-                    of(device).map_or(nowhere, |(_, steer)| steer.state.with(|state| state.epoch()))
-                },
+                |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
                         steer.state.with(|state| state.did(done.work, done.launches));
@@ -159,14 +156,12 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     {
         slice.compute().launched(more[0], more[1]);
     }
-    let lanes = lane::all().map(Lane::launched_so_far);
-    let launched = lanes.fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
     let mut soonest = None;
     for (slice, steer) in steers() {
         slice.has_a_place();
         let launches = steer.touched.swap(false, Ordering::Relaxed) || launches;
-        let seen = Seen { launches, launched, away, answer };
+        let seen = Seen { launches, away, answer };
         let next =
             steer.state.with(|state| state.look(&steer.here(slice), &slice.compute(), &seen, sys::nanoseconds()));
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ration_policy::tuning::{AGAIN, BESIDE, EMPTY, ENOUGH, SOON_AGAIN, SWITCH};
+use ration_policy::tuning::{AGAIN, BESIDE, EMPTY, ENOUGH};
 
 use super::Work;
 
@@ -97,19 +97,12 @@ impl Entry {
         self.since.store(since, Ordering::Relaxed);
         // Results come late, and a program may queue thousands until then: more and more of them lie in between.
         let asked = self.asked.load(Ordering::Relaxed);
-        let most = if self.is_sure() || self.cost.load(Ordering::Relaxed) < SWITCH { AGAIN } else { SOON_AGAIN };
-        if since < (asked * asked / 2).min(most) {
+        if since < (asked * asked / 2).min(AGAIN) {
             return false;
         }
         self.since.store(0, Ordering::Relaxed);
         self.asked.store((asked + 1).min(AGAIN), Ordering::Relaxed);
         asked > 0
-    }
-
-    /// Whether what it costs was measured, and not only bounded.
-    #[inline]
-    pub fn is_sure(&self) -> bool {
-        self.sealed.load(Ordering::Relaxed) > 0
     }
 
     /// It took so long.
@@ -125,9 +118,9 @@ impl Entry {
             // Of the first ones the least: what is too long was interrupted. The first replaces what was an upper bound.
             (true, 0) if cost == 0 || took < cost => took,
             (true, ..ENOUGH) => took.min(cost),
-            // Then towards the lower quartile.
+            // Then towards the lower ones: others interrupt some, and leave caches cold.
             (true, _) if took < cost => cost - (cost - took) / 4,
-            (true, _) => cost + (took - cost).min(cost) / 16,
+            (true, _) => cost + (took - cost).min(cost) / 64,
         };
         self.cost.store(learned, Ordering::Relaxed);
         if sealed {

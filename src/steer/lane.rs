@@ -8,7 +8,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ration_policy::tuning::{GAP, MARKED, PAUSE, WORK};
-use ration_steer::Epoch;
 
 use super::ahead::Ahead;
 use super::costs::Entry;
@@ -72,9 +71,8 @@ pub struct Lane {
     /// Launches that were begun, times two; odd while one is in the driver. And what the controller last saw of it.
     calls: AtomicU64,
     calls_seen: AtomicU64,
-    /// What was launched in all, by cost; and what of it only by a bound of its cost.
-    total: AtomicU64,
-    unsure: AtomicU64,
+    /// What was launched in all, by cost.
+    total: Cell<u64>,
     /// Holds the stream for what is measured.
     latch: Latch,
     /// When the GPU would be done with all of it, if it had nothing else to do.
@@ -158,8 +156,7 @@ impl Lane {
             queued: Cell::new((0, 0)),
             calls: AtomicU64::new(0),
             calls_seen: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-            unsure: AtomicU64::new(0),
+            total: Cell::new(0),
             latch: Latch::new(),
             free: Cell::new(0),
             asked: Cell::new(0),
@@ -190,11 +187,6 @@ impl Lane {
         let result = work();
         self.calls.store((calls | 1) + 1, Ordering::Relaxed);
         result
-    }
-
-    /// What was launched in all, by cost, and what of it by a bound of its cost.
-    pub fn launched_so_far(&self) -> (u64, u64) {
-        (self.total.load(Ordering::Relaxed), self.unsure.load(Ordering::Relaxed))
     }
 
     /// Whether it may launch one more while the gate's word is this: of so many.
@@ -256,11 +248,8 @@ impl Lane {
             self.unknown.set(self.unknown.get() + 1);
             self.kind.set(std::ptr::from_ref(entry).cast_mut());
         }
-        let total = self.total.load(Ordering::Relaxed) + cost + pause;
-        self.total.store(total, Ordering::Relaxed);
-        if !entry.is_sure() {
-            self.unsure.store(self.unsure.load(Ordering::Relaxed) + cost, Ordering::Relaxed);
-        }
+        let total = self.total.get() + cost + pause;
+        self.total.set(total);
         self.launches.set(self.launches.get() + 1);
         let first = (self.asked.get() == 0).then(sys::nanoseconds);
         if let Some(now) = first {
@@ -320,7 +309,7 @@ impl Lane {
         }
         let (now, usual) = (sys::nanoseconds(), self.answer.load(Ordering::Relaxed));
         let launching = self.waits.get().saturating_sub(asked);
-        let work = self.total.load(Ordering::Relaxed) - self.total_asked.get();
+        let work = self.total.get() - self.total_asked.get();
         // Alone, it waits for no more than its own work: for how long it waits beside others says nothing of it. While the host
         // works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
         let took = launching.max(work) + launching.saturating_sub(work);
@@ -422,7 +411,7 @@ impl Lane {
     }
 
     /// By the controller: what the GPU has done since it last looked. What was done in two epochs is measured by nobody.
-    pub fn look(&self, epoch: impl Fn(CUdevice) -> Epoch, mut done: impl FnMut(Done)) {
+    pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
         self.latch.look();
@@ -431,7 +420,7 @@ impl Lane {
             let slot = &self.slots[(tail % SIZE) as usize];
             let event = slot.event.load(Ordering::Relaxed);
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
-            let Epoch { number: now, longest } = epoch(device);
+            let now = epoch(device);
             slot.epoch.store(now, Ordering::Relaxed);
             let (work, launches) = (slot.work.load(Ordering::Relaxed), slot.launches.load(Ordering::Relaxed));
             // SAFETY: null, or an entry of the table, which is static.
@@ -442,8 +431,7 @@ impl Lane {
             if let Some(entry) = entry.filter(|_| is_whole)
                 && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
             {
-                // Others may have been on the GPU in between, for longer than this: then it is no more than a bound.
-                entry.learn(took, sealed && took < longest);
+                entry.learn(took, sealed);
             }
             // SAFETY: as above.
             let kind = unsafe { slot.kind.load(Ordering::Relaxed).as_ref() };

@@ -5,9 +5,8 @@
 //! another word, which is the compute engine's work: after a copy, a stream's event is the copy engine's, and passes while others
 //! compute.
 //!
-//! A thread that never
-//! gets there (it was cancelled in the launch, or the launch waits for the stream: a debugger's doing, `CUDA_LAUNCH_BLOCKING`) is
-//! found by the controller, which writes the word for it.
+//! A thread that never gets there (it was cancelled in the launch, or the launch waits for the stream: a debugger's doing,
+//! `CUDA_LAUNCH_BLOCKING`) is found by the controller, which writes the word for it.
 
 use std::cell::Cell;
 use std::ffi::c_void;

@@ -27,8 +27,6 @@ pub struct Peer {
     pub burst: u64,
     /// For how long it has had nothing under way, in nanoseconds.
     pub quiet: u64,
-    /// It asks for the GPU for a moment, to learn what its launches cost.
-    pub sounds: bool,
 }
 
 impl Peer {
@@ -46,10 +44,9 @@ impl Peer {
         demand.max(self.usage)
     }
 
-    /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way; or to
-    /// learn what its launches cost.
+    /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way.
     pub fn needs_room(&self) -> bool {
-        self.is_answering() && self.fills || self.sounds
+        self.is_answering() && self.fills
     }
 
     /// Whether it is to be answered at once, and something is under way for it.
@@ -269,7 +266,6 @@ mod tests {
             fills,
             burst: 0,
             quiet: 0,
-            sounds: false,
         }
     }
 

@@ -36,8 +36,8 @@ pub const WAITING: f64 = 0.3;
 /// A pause between two launches that counts as work: nobody else could have the GPU in it. (A switch takes forty times as long; and
 /// so those count who look from outside.)
 pub const PAUSE: u64 = 5 * US;
-/// What lies between two events besides the launch between them, against CUPTI: 2.7 to 3.2 µs for kernels of 0.8 to 31 µs.
-pub const BESIDE: u64 = 2_900;
+/// What lies between two events besides the launch between them, against CUPTI: 2.4 to 2.75 µs for eight kernels of 1.3 to 7.4 µs.
+pub const BESIDE: u64 = 2_500;
 /// What a launch takes at least: an empty kernel, by CUPTI.
 pub const EMPTY: u64 = 800;
 /// A mark after so many launches: an event takes 1 µs of the launching thread, a launch 3. And so many queue while off by a limit.
@@ -46,8 +46,6 @@ pub const MARKED: u32 = 64;
 pub const AGAIN: u32 = 256;
 /// So many sealed measurements of which the least counts, and then the lower quartile: the first ones may have met cold caches.
 pub const ENOUGH: u32 = 6;
-/// The part of what is launched, by cost, whose cost may be a bound: one in so many.
-pub const UNSURE: u64 = 4;
 /// What lies between two kernels of a queue. Measured: 1.1 to 1.35 µs a launch in five networks and loops, by CUPTI.
 pub const GAP: u64 = 1_250;
 /// A call that takes so long does so because of others: a hundred times as long as usual.
@@ -128,14 +126,6 @@ pub const DOES_NOT_FILL: f64 = FILLS - 0.15;
 pub const LONGEST_WORK: u64 = ROUND / 2;
 /// A mark after so much work.
 pub const WORK: u64 = LOOK / 4;
-/// What may have been interrupted is measured so often until it is known: two events and a latch are 2% of it then.
-pub const SOON_AGAIN: u32 = AGAIN / 64;
-/// The longest sounding: others are off after two looks and a call, and then there is time for a few launches.
-pub const LONGEST_SOUNDING: u64 = 5 * LOOK;
-/// How long between two, at first: 5% of it. It doubles each time that one did not help, up to the most.
-pub const BETWEEN_SOUNDINGS: u64 = ROUND / 2;
-/// The most.
-pub const LONGEST_BETWEEN: u64 = 64 * BETWEEN_SOUNDINGS;
 
 // By launches.
 

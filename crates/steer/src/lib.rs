@@ -9,9 +9,8 @@
 //!
 //! - `account`: what was used, from what was done;
 //! - `demand`: whether the program would fill the GPU;
-//! - `sounding`: when to ask others off, only to learn what launches cost;
 //! - `leases`: who has the GPU, among those that fill it;
-//! - `room`: who makes way for a `latency` container until its answer is complete, or for a sounding;
+//! - `room`: who makes way for a `latency` container until its answer is complete;
 //! - `switching`: off, on and slices;
 //! - `state`: all of it together.
 
@@ -21,11 +20,10 @@ mod account;
 mod demand;
 mod leases;
 mod room;
-mod sounding;
 mod state;
 mod switching;
 
-pub use state::{Epoch, Next, Seen, State};
+pub use state::{Next, Seen, State};
 
 /// Why a process is off the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 
 use ration_policy::steer;
 use ration_policy::tuning::{
-    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, SWITCH, WAITING, WINDOW,
+    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
 };
 use ration_policy::{Bucket, Priority, Share};
 use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
@@ -11,18 +11,8 @@ use crate::account::{Account, Look};
 use crate::demand::Demand;
 use crate::leases::Held;
 use crate::room::{Room, Streak};
-use crate::sounding::Sounding;
 use crate::switching::peers;
 use crate::{Off, Process};
-
-/// A time on the GPU.
-#[derive(Clone, Copy)]
-pub struct Epoch {
-    /// Which one; 0: it is off.
-    pub number: u64,
-    /// What took less than this was not interrupted by others.
-    pub longest: u64,
-}
 
 /// What is remembered of one GPU. The controller's, but for [`State::put_on`].
 pub struct State {
@@ -42,8 +32,6 @@ pub struct State {
     pub(crate) exclusive: u32,
     pub(crate) looked: u64,
     pub(crate) launched: u64,
-    /// Nobody else was on the GPU at the last look.
-    pub(crate) is_by_itself: bool,
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
     pub(crate) off: Option<Off>,
     pub(crate) since: u64,
@@ -81,8 +69,6 @@ pub struct State {
     pub(crate) was_slow: u64,
     /// It waited for too long, and is on until then, whatever others say.
     pub(crate) free_until: u64,
-    pub(crate) sounding: Sounding,
-    pub(crate) sounds: bool,
     pub(crate) streak: Streak,
     pub(crate) is_urgent: bool,
     pub(crate) room: Room,
@@ -95,8 +81,6 @@ pub struct State {
 pub struct Seen {
     /// It has launched something since the last look, on this GPU or nobody knows on which.
     pub launches: bool,
-    /// What it has launched in all, by cost, and what of it by a bound of its cost.
-    pub launched: (u64, u64),
     /// One of its threads waits for the GPU, or is in a launch.
     pub away: bool,
     /// How long it usually takes from its first launch until it has waited for it; 0: it never waits.
@@ -133,7 +117,6 @@ impl State {
             exclusive: 0,
             looked: 0,
             launched: 0,
-            is_by_itself: false,
             off: None,
             since: 0,
             epoch: 1,
@@ -157,8 +140,6 @@ impl State {
             rests_until: 0,
             was_slow: 0,
             free_until: 0,
-            sounding: Sounding::NEW,
-            sounds: false,
             streak: Streak::NEW,
             is_urgent: false,
             room: Room::NEW,
@@ -166,10 +147,9 @@ impl State {
         }
     }
 
-    /// Which of its times on the GPU this is.
-    pub fn epoch(&self) -> Epoch {
-        let number = if self.off.is_some() { 0 } else { self.epoch };
-        Epoch { number, longest: if self.is_by_itself { u64::MAX } else { SWITCH } }
+    /// Which of its times on the GPU this is; 0: it is off.
+    pub fn epoch(&self) -> u64 {
+        if self.off.is_some() { 0 } else { self.epoch }
     }
 
     /// So much was done.
@@ -212,7 +192,6 @@ impl State {
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
         let waits = if self.fills { self.account.pending() } else { self.account.blocked() };
         let wants = waits > WAITING && !matches!(self.off, Some(Off::Limit | Off::Due));
-        self.sounds = self.sounding.is_on(self.off.is_none() && works && !is_alone, seen.launched, now);
         let facts = self.facts(wants);
         if is_there {
             compute.says(&facts, now);
@@ -292,10 +271,6 @@ impl State {
         let holds = self.held.is_some() || self.passed != 0;
         let has_it = self.off.is_none() && (is_alone || holds && !is_shared);
         let exclusive = if has_it { 1_000_000 / among.siblings.max(1) } else { 0 };
-        let is_by_itself = (is_alone || !among.others().any(|it| it.is_on)) && among.siblings <= 1;
-        // What began before was interrupted, it may be.
-        self.epoch += u64::from(is_by_itself && !self.is_by_itself);
-        self.is_by_itself = is_by_itself;
         let mut done = std::mem::take(&mut self.done);
         if self.drains_queue {
             (done, self.continuous) = (0, false);
@@ -353,7 +328,6 @@ impl State {
             is_on: self.off.is_none(),
             pending: self.pending,
             urgent: self.is_urgent,
-            sounds: self.sounds,
         }
     }
 

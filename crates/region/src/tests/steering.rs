@@ -22,7 +22,6 @@ const FILLS: Facts = Facts {
     is_on: true,
     pending: true,
     urgent: false,
-    sounds: false,
 };
 
 /// Containers of one process each, all of which have just said that they fill the GPU; and who is in them.
@@ -153,7 +152,6 @@ fn processes_of_a_container_are_added_up() {
             is_on: true,
             pending: true,
             urgent: false,
-            sounds: false,
         },
         NOW,
     );

@@ -382,7 +382,7 @@ impl Tenant {
         }
         self.answers = self.program.rounds().len();
         let launches = launched > std::mem::replace(&mut self.launched, launched);
-        Seen { launches, launched: (launched * shape.kernel, 0), away: is_blocked, answer: self.answer }
+        Seen { launches, away: is_blocked, answer: self.answer }
     }
 
     /// The work that was done for it, in nanoseconds.
