@@ -76,6 +76,23 @@ fn limit_holds_for_a_driver_without_channels() {
     falls_back("without", |steered| steered.without_module("tests/without", &limit("25%"), &["fill"]), "were seen");
 }
 
+/// A launch that is measured is held until it is queued. One that waits for the GPU in its call would wait for ever.
+#[test]
+fn launches_that_wait_for_the_gpu_are_not_held() {
+    let attempt = || {
+        let steered = Steered::new(compile("channels_faults"));
+        let mut command = steered.command("tests/blocking", &limit("50%"), &["fill"]);
+        let mut session = Session::start(command.env("CUDA_LAUNCH_BLOCKING", "1"), steered::PATIENCE);
+        session.until("ready").expect("it starts");
+        milliseconds(500);
+        steered.shares(&[&session], 1000)[0]
+    };
+    let is_good = |share: &f64| (46.0..52.0).contains(share);
+    let Some(share) = until_good(attempt, is_good) else { return };
+    report("channels-faults-blocking", &format!("limit 50%, launches that wait: {share:.2}%\n"));
+    assert!(is_good(&share), "{share}");
+}
+
 // ------------------------------------------------------------------------------------------------ who holds the GPU
 
 /// What the neighbour has from 300 to 600 ms after this happened to the one that held the GPU.

@@ -13,7 +13,7 @@ use crate::function::blocks_per_sm;
 use crate::image::Time;
 use crate::lane::Piece;
 use crate::module::{Function, resolve};
-use crate::process::LAUNCH_COST;
+use crate::process::{BLOCKING, LAUNCH_COST};
 use crate::stream::{self, Stream};
 use crate::work::Work;
 use crate::{capture, memory};
@@ -280,7 +280,11 @@ fn launch(handle: CUfunction, shape: &Shape, stream: CUstream, params: Params, d
             capture::break_capture(&stream);
         }
     })?;
-    if capturing { capture::add(&stream, Work::Kernel(launch)) } else { launch.execute(&stream) }
+    if capturing {
+        return capture::add(&stream, Work::Kernel(launch));
+    }
+    launch.execute(&stream)?;
+    if BLOCKING.load(Ordering::Relaxed) { stream.synchronize() } else { Ok(()) }
 }
 
 fn launch_ex(config: In<CUlaunchConfig>, handle: CUfunction, params: Params, default: DefaultStream) -> Outcome {

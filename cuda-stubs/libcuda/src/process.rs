@@ -37,6 +37,8 @@ static PROCESS: OnceLock<Outcome<Process>> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// What a launch costs besides, ns: `RATION_SIM_LAUNCH_NS`.
 pub(crate) static LAUNCH_COST: AtomicU64 = AtomicU64::new(0);
+/// Launches wait until they are done: the driver's own `CUDA_LAUNCH_BLOCKING`.
+pub(crate) static BLOCKING: AtomicBool = AtomicBool::new(false);
 
 /// The process, once `cuInit` was called.
 #[inline]
@@ -83,6 +85,7 @@ fn start() -> Outcome<Process> {
             cost.store(ns, Ordering::Relaxed);
         }
     }
+    BLOCKING.store(std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value == "1"), Ordering::Relaxed);
     let mode = KernelMode::from_env(|name| std::env::var(name).ok()).map_err(|e| {
         complain(&e);
         CUDA_ERROR_SYSTEM_NOT_READY
