@@ -212,6 +212,14 @@ pub fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Sleeps until then, or later; a signal may end it early.
+pub fn nap(until: u64, now: u64) {
+    let length = until.saturating_sub(now);
+    let length = libc::timespec { tv_sec: (length / 1_000_000_000) as i64, tv_nsec: (length % 1_000_000_000) as i64 };
+    // SAFETY: a length of time.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const length, 0) };
+}
+
 /// Sleeps until about then. The kernel wakes a thread some 60 µs late, so the last of it is spent awake.
 pub fn sleep_until(until: u64, now: u64) {
     const LATE: u64 = 70_000;

@@ -113,7 +113,7 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent);
     fn cuStreamWaitValue32_v2(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint);
     fn cuMemsetD32Async(address: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
-    fn cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemHostGetDevicePointer_v2(address: *mut CUdeviceptr, memory: *mut c_void, flags: c_uint);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ration_policy::tuning::AWAITED;
 use ration_steer::Seen;
 
 use super::{Counts, Lane, lane};
@@ -18,6 +19,8 @@ use crate::thread::Guarded;
 use crate::{log, sys};
 
 static STARTED: AtomicBool = AtomicBool::new(false);
+/// And has looked.
+static LOOKED: AtomicBool = AtomicBool::new(false);
 /// The process is about to end.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Held while lanes are looked at, and by whoever takes their events away.
@@ -36,6 +39,14 @@ pub fn start() {
         // SAFETY: it needs nothing.
         if unsafe { ration_region::start_thread(run, null_mut()) } != 0 {
             log::warn!("there is no thread for us: limits and requests do not hold");
+            return;
+        }
+        // A program may queue half a second of work in two milliseconds. Before that it is to be known how it is held.
+        let mut now = sys::nanoseconds();
+        let end = now + AWAITED;
+        while !LOOKED.load(Ordering::Acquire) && now < end {
+            sys::sleep_until(now + AWAITED / 64, now);
+            now = sys::nanoseconds();
         }
     }
 }
@@ -43,6 +54,7 @@ pub fn start() {
 /// In a forked child: there is none.
 pub fn forget_the_parent() {
     STARTED.store(false, Ordering::Relaxed);
+    LOOKED.store(false, Ordering::Relaxed);
     INSIDE.store(false, Ordering::Relaxed);
     LOOKING.renew(());
 }
@@ -88,11 +100,12 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             return null_mut();
         };
         INSIDE.store(false, Ordering::SeqCst);
+        LOOKED.store(true, Ordering::Release);
         let now = sys::nanoseconds();
         match next {
             Some((slice, Some(lease), at)) => slice.compute().wait_for_lease(&lease, at, now),
-            Some((_, None, at)) => nap(at, now),
-            None => nap(now + 50_000_000, now),
+            Some((_, None, at)) => sys::nap(at, now),
+            None => sys::nap(now + 50_000_000, now),
         }
     }
     null_mut()
@@ -104,13 +117,6 @@ fn give_up() {
         slice.steer.put_on(slice);
         slice.steer.counts(false);
     }
-}
-
-fn nap(until: u64, now: u64) {
-    let length = until.saturating_sub(now);
-    let length = libc::timespec { tv_sec: (length / 1_000_000_000) as i64, tv_nsec: (length % 1_000_000_000) as i64 };
-    // SAFETY: a length of time. A signal may end it early; the caller looks again.
-    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const length, 0) };
 }
 
 /// One look at everything. What to sleep on and until when.

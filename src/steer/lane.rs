@@ -115,6 +115,14 @@ fn elapsed(from: usize, to: usize) -> Option<u64> {
     (told == CUDA_SUCCESS && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
 }
 
+/// The pause before something that is launched now, where the GPU is done with what came before it at `free`, as far as it counts as
+/// used; and when it starts. Between two kernels of a backlog there is a gap; nobody else could have the GPU in a pause of some
+/// microseconds.
+fn pause_before(now: u64, free: u64) -> (u64, u64) {
+    let start = now.max(free + GAP);
+    (if start - free <= PAUSE { start - free } else { 0 }, start)
+}
+
 /// What is done, as the controller finds it.
 pub struct Done {
     pub device: CUdevice,
@@ -187,6 +195,11 @@ impl Lane {
         let result = work();
         self.calls.store((calls | 1) + 1, Ordering::Relaxed);
         result
+    }
+
+    /// What holds its stream.
+    pub(super) fn latch(&self) -> &Latch {
+        &self.latch
     }
 
     /// Whether it may launch one more while the gate's word is this: of so many.
@@ -266,17 +279,15 @@ impl Lane {
         first
     }
 
-    /// The pause before a launch of this cost, as far as it counts as used: nobody else could have the GPU in it. Where the GPU is
-    /// behind, it is what lies between two kernels; else it may have waited for the host.
+    /// The pause before a launch of this cost, as far as it counts as used.
     #[inline]
     fn pause(&self, cost: u64) -> u64 {
         if self.behind.get() {
             return GAP;
         }
-        let (now, free) = (sys::nanoseconds(), self.free.get());
-        let start = now.max(free + GAP);
+        let (pause, start) = pause_before(sys::nanoseconds(), self.free.get());
         self.free.set(start + cost);
-        if start - free <= PAUSE { start - free } else { 0 }
+        pause
     }
 
     fn is_at(&self, stream: Stream, context: CUcontext, device: CUdevice) {
@@ -414,7 +425,6 @@ impl Lane {
     pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
-        self.latch.look();
         let done_until = self.done_until(tail, head);
         while tail < done_until {
             let slot = &self.slots[(tail % SIZE) as usize];
@@ -479,6 +489,28 @@ impl Lane {
         self.unknown.set(0);
         self.weight.set(0);
         self.ahead.forget();
-        self.latch.forget();
+        self.latch.forget_the_parent();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What of the pauses counts when kernels of this cost are launched so far apart.
+    fn counted(apart: u64, cost: u64) -> u64 {
+        let (mut free, mut sum) = (1_000_000, 0);
+        for launch in 0..100 {
+            let (pause, start) = pause_before(1_000_000 + launch * apart, free);
+            (free, sum) = (start + cost, sum + pause);
+        }
+        sum / 100
+    }
+
+    #[test]
+    fn pauses_that_nobody_could_use_count() {
+        assert_eq!(counted(1_000, 2_000), GAP, "the GPU is behind");
+        assert!((2_100..=2_200).contains(&counted(3_000, 800)), "as fast as the host can launch");
+        assert!(counted(20_000, 2_000) < 100, "others can have the GPU in between");
     }
 }

@@ -5,50 +5,68 @@
 //! another word, which is the compute engine's work: after a copy, a stream's event is the copy engine's, and passes while others
 //! compute.
 //!
-//! A thread that never gets there (it was cancelled in the launch, or the launch waits for the stream: a debugger's doing,
-//! `CUDA_LAUNCH_BLOCKING`) is found by the controller, which writes the word for it.
+//! A thread may never get there, or late: it was cancelled in the launch; the launch waits for the stream (`CUDA_LAUNCH_BLOCKING`,
+//! a debugger's doing); or for another thread that waits for the GPU with a lock of the driver's. A thread of ours that never calls
+//! the driver, the *watcher*, opens what was closed at its last look, too.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use ration_policy::tuning::{CALM, LATCHED};
+
+use super::lane;
 use crate::abi::cuda::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_STREAM_WAIT_VALUE_GEQ, CUDA_SUCCESS, CUcontext, CUdeviceptr,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_WAIT_VALUE_GEQ,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_SUCCESS, CUcontext, CUdeviceptr,
 };
 use crate::driver::{Stream, calls};
+use crate::sys;
 
-/// Latches that the controller had to open, or that the driver refused. After some of them there are no more.
+/// Latches that the watcher had to open, or that the driver refused. After some of them there are no more.
 static TROUBLE: AtomicU32 = AtomicU32::new(0);
 const TOO_MUCH: u32 = 8;
+/// There is a watcher.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// What the GPU reads and writes, in a page of its own.
+struct Words {
+    opened: AtomicU32,
+    /// Written by the GPU, and read by nobody.
+    _other: AtomicU32,
+}
 
 /// A thread's.
 pub struct Latch {
-    /// The word, in memory that the GPU can read, and the context that it belongs to.
-    word: AtomicPtr<AtomicU32>,
+    /// Ours for as long as the process lives; shared memory, so that a fork does not part us from the GPU.
+    words: AtomicPtr<Words>,
+    /// Where the GPU finds it, in this context; 0: in none.
     address: Cell<CUdeviceptr>,
     context: AtomicUsize,
     /// How often it was closed: it is open when the word says so.
     closed: AtomicU32,
-    /// The word that opens it, while it is closed.
-    opens: Cell<Option<&'static AtomicU32>>,
-    /// What the controller last saw of that.
+    /// What the watcher last saw of that.
     seen: AtomicU32,
 }
 
-// SAFETY: its cells are touched by its own thread alone.
+// SAFETY: its cell is touched by its own thread alone.
 unsafe impl Sync for Latch {}
 
 impl Latch {
     pub const fn new() -> Latch {
         Latch {
-            word: AtomicPtr::new(null_mut()),
+            words: AtomicPtr::new(null_mut()),
             address: Cell::new(0),
             context: AtomicUsize::new(0),
             closed: AtomicU32::new(0),
-            opens: Cell::new(None),
             seen: AtomicU32::new(0),
         }
+    }
+
+    fn words(&self) -> Option<&'static Words> {
+        // SAFETY: null, or a page that is never unmapped; in a forked child, before it is used, null.
+        unsafe { self.words.load(Ordering::Acquire).as_ref() }
     }
 
     /// Before the first event of a measurement. `closes`: and the stream goes no further. Without a word, or where the driver would
@@ -61,11 +79,9 @@ impl Latch {
         let mut told = CUDA_SUCCESS;
         if closes {
             let next = self.closed.load(Ordering::Relaxed).wrapping_add(1);
-            // SAFETY: made above; it lives as long as the context that the thread launches in.
-            self.opens.set(unsafe { self.word.load(Ordering::Relaxed).as_ref() });
             // Whoever opens it from now on opens this one.
             self.closed.store(next, Ordering::Release);
-            // SAFETY: a stream that the caller uses, and a word that lives as long as the context.
+            // SAFETY: a stream that the caller uses, and a word that is registered in its context.
             told = unsafe { calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) };
         }
         if told == CUDA_SUCCESS {
@@ -81,20 +97,26 @@ impl Latch {
     /// Opens it, if it is closed.
     #[inline]
     pub fn open(&self) {
-        if let Some(word) = self.opens.take() {
-            word.store(self.closed.load(Ordering::Relaxed), Ordering::Release);
+        let closed = self.closed.load(Ordering::Acquire);
+        if let Some(words) = self.words()
+            && words.opened.load(Ordering::Relaxed) != closed
+        {
+            words.opened.store(closed, Ordering::Release);
         }
     }
 
-    /// By the controller: opens it where it was closed at the last look, too.
-    pub fn look(&self) {
+    /// By the watcher: whether it was closed since the last look. Opens it where it was then, too.
+    fn look(&self) -> bool {
         let closed = self.closed.load(Ordering::Acquire);
-        // SAFETY: null, or a word in a context: the controller does not look while one goes.
-        let Some(word) = (unsafe { self.word.load(Ordering::Acquire).as_ref() }) else { return };
-        if word.load(Ordering::Acquire) != closed && self.seen.swap(closed, Ordering::Relaxed) == closed {
-            word.store(closed, Ordering::Release);
+        let is_new = self.seen.swap(closed, Ordering::Relaxed) != closed;
+        if let Some(words) = self.words()
+            && !is_new
+            && words.opened.load(Ordering::Acquire) != closed
+        {
+            words.opened.store(closed, Ordering::Release);
             TROUBLE.fetch_add(1, Ordering::Relaxed);
         }
+        is_new
     }
 
     fn is_made(&self, context: CUcontext) -> bool {
@@ -102,41 +124,82 @@ impl Latch {
         if there != 0 {
             return there == context as usize;
         }
-        let mut memory: *mut c_void = null_mut();
-        let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: places to write to, in the context that the caller launches in.
-        let told = calls::without_breaking_captures(|| unsafe {
-            match calls::cuMemHostAlloc(&raw mut memory, 2 * size_of::<AtomicU32>(), flags) {
-                CUDA_SUCCESS => calls::cuMemHostGetDevicePointer_v2(self.address.as_ptr(), memory, 0),
+        let is_made = self.make().is_some_and(|words| self.register(words));
+        if is_made && is_watched() {
+            self.context.store(context as usize, Ordering::Relaxed);
+            return true;
+        }
+        TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
+        false
+    }
+
+    #[cold]
+    fn make(&self) -> Option<&'static Words> {
+        const PAGE: usize = 4096;
+        if self.words().is_none() {
+            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping, wherever there is room.
+            let page = unsafe { libc::mmap(null_mut(), PAGE, access, kind, -1, 0) };
+            if page != libc::MAP_FAILED {
+                let words = page.cast::<Words>();
+                // SAFETY: a page of zeroes is what they are made of, and nobody else knows it.
+                unsafe { &*words }.opened.store(self.closed.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.words.store(words, Ordering::Release);
+            }
+        }
+        self.words()
+    }
+
+    /// Tells the driver of it, in the context that the caller launches in.
+    fn register(&self, words: &'static Words) -> bool {
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        let memory = std::ptr::from_ref(words).cast_mut().cast::<c_void>();
+        // SAFETY: memory that stays, and a place to write to. A context that was to go, and stayed, knows it already.
+        calls::without_breaking_captures(|| unsafe {
+            match calls::cuMemHostRegister_v2(memory, size_of::<Words>(), flags) {
+                CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
+                    calls::cuMemHostGetDevicePointer_v2(self.address.as_ptr(), memory, 0)
+                }
                 error => error,
             }
-        });
-        if told != CUDA_SUCCESS {
-            TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
-            return false;
-        }
-        let word = memory.cast::<AtomicU32>();
-        // SAFETY: memory of ours, large enough, that nobody else knows.
-        unsafe { word.write(AtomicU32::new(self.closed.load(Ordering::Relaxed))) };
-        self.context.store(context as usize, Ordering::Relaxed);
-        self.word.store(word, Ordering::Release);
-        true
+        }) == CUDA_SUCCESS
     }
 
-    /// Its context goes away, and the word with it.
+    /// Its context goes away, and the GPU's way to the word with it.
     pub fn forget_context(&self, context: CUcontext) {
-        if self.context.load(Ordering::Relaxed) == context as usize {
-            // SAFETY: null, or a word in the context that is still there.
-            if let Some(word) = unsafe { self.word.load(Ordering::Acquire).as_ref() } {
-                word.store(self.closed.load(Ordering::Acquire), Ordering::Release);
-            }
-            self.forget();
+        if self.context.compare_exchange(context as usize, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.open();
         }
     }
 
-    /// In a forked child: the word is its parent's.
-    pub fn forget(&self) {
-        self.word.store(null_mut(), Ordering::Relaxed);
+    /// In a forked child: the word is its parent's, and so is the watcher.
+    pub fn forget_the_parent(&self) {
+        self.words.store(null_mut(), Ordering::Relaxed);
         self.context.store(0, Ordering::Relaxed);
+        WATCHED.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether there is a watcher; starts it.
+fn is_watched() -> bool {
+    if WATCHED.swap(true, Ordering::AcqRel) {
+        return true;
+    }
+    let _errno = sys::Errno::kept();
+    // SAFETY: it needs nothing.
+    let is_there = unsafe { ration_region::start_thread(watch, null_mut()) } == 0;
+    WATCHED.store(is_there, Ordering::Release);
+    is_there
+}
+
+extern "C" fn watch(_: *mut c_void) -> *mut c_void {
+    // SAFETY: the name ends in NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"ration-latch".as_ptr()) };
+    let mut rest = LATCHED;
+    loop {
+        let is_used = lane::all().fold(false, |any, lane| lane.latch().look() | any);
+        rest = if is_used { LATCHED } else { (2 * rest).min(5 * CALM) };
+        let now = sys::nanoseconds();
+        sys::nap(now + rest, now);
     }
 }

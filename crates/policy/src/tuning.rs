@@ -59,6 +59,8 @@ pub const AWAKE: u64 = 120 * US;
 pub const CALM: u64 = 10 * LOOK;
 /// Slices and shares are looked at so often: a call is 2.5% of it.
 pub const SLICES: u64 = 20 * LOOK;
+/// A process's first launch waits for its controller's first look, no longer than this.
+pub const AWAITED: u64 = 20 * AWAKE;
 /// Over how long usage is told: two leases.
 pub const WINDOW: u64 = 2 * LEASE;
 /// Who launched nothing for so long is not there for others; a `latency` container is, for longer: its next request is to be
@@ -124,6 +126,8 @@ pub const DEMAND: u64 = ROUND;
 pub const DOES_NOT_FILL: f64 = FILLS - 0.15;
 /// Work of so long may be told of at once, when it ends.
 pub const LONGEST_WORK: u64 = ROUND / 2;
+/// A latch that is closed for longer is opened for the thread that should have: a launch takes some microseconds.
+pub const LATCHED: u64 = 2 * LOOK;
 /// A mark after so much work.
 pub const WORK: u64 = LOOK / 4;
 

@@ -2,7 +2,7 @@
 
 use ration_policy::steer;
 use ration_policy::tuning::{
-    CALM, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
+    CALM, DRAINED, DRAINING, FRESH, GONE, GONE_LATENCY, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
 };
 use ration_policy::{Bucket, Priority, Share};
 use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
@@ -212,7 +212,7 @@ impl State {
         }
         let lanes = std::mem::take(&mut self.lanes);
         self.under_way = lanes > 0;
-        self.drains_queue &= self.under_way && now < self.since + LONGEST_OFF;
+        self.drains_queue &= self.under_way && now < self.since + DRAINED;
         let ends = self.held.as_ref().map_or(u64::MAX, |held| held.until);
         process.has_room(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
         let by_limit = self.is_over(compute, limit, now);
