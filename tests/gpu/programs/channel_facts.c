@@ -1,6 +1,6 @@
 /* What the kernel module does when a process drives its own channels, one fact per mode:
  *   channel_facts calibrate                               prints ROUNDS, how many rounds of the loop take a microsecond
- *   channel_facts trace|calls|exits|foreign|backlog|lock ROUNDS
+ *   channel_facts trace|calls|queries|exits|foreign|backlog|events|lock ROUNDS
  *   channel_facts costs PROCESSES ROUNDS
  * Prints plain lines for docs/design/compute.md. Build: gcc -O2 -rdynamic channel_facts.c -lcuda -lpthread */
 #define _GNU_SOURCE
@@ -286,6 +286,29 @@ static void calls(void) {
     }
 }
 
+/* What one thread may ask while another one waits in a call, off, with work queued. */
+static CUdeviceptr freed;
+static void *frees(void *unused) {
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(freed));
+    return unused;
+}
+static void queries(void) {
+    pthread_t other;
+    CUevent event;
+    start();
+    OK(cuEventCreate(&event, 0));
+    OK(cuMemAlloc(&freed, 64 << 20));
+    for (int i = 0; i < 16; i++) launch(500);
+    OK(cuEventRecord(event, stream));
+    MUST(rm_put(1) == 0);
+    pthread_create(&other, NULL, frees, NULL);
+    nap(50);
+    puts("while another thread waits in cuMemFree:");
+    WHILE_OFF(cuEventQuery(event));
+    pthread_join(other, NULL);
+}
+
 /* ------------------------------------------------------------------------------------------------------ exits */
 static void exit_while_off(int how) {
     start();
@@ -416,6 +439,56 @@ static void backlog(void) {
     }
 }
 
+/* ------------------------------------------------------------------------------------------------------ events */
+/* Two events around a kernel that is launched after a copy that was waited for; `how`: what comes before the first. */
+static double events_once(double us, int how) {
+    static CUevent a, b;
+    static CUdeviceptr address;
+    static volatile uint32_t *word;
+    static uint32_t closed;
+    float ms = 0;
+    if (!a) {
+        OK(cuEventCreate(&a, 0));
+        OK(cuEventCreate(&b, 0));
+        OK(cuMemHostAlloc((void **)&word, 64, CU_MEMHOSTALLOC_DEVICEMAP));
+        OK(cuMemHostGetDevicePointer(&address, (void *)word, 0));
+        word[0] = 0;
+    }
+    if (how) OK(cuMemcpyDtoHAsync((void *)(word + 8), out, 4, stream));
+    else launch(1);
+    OK(cuStreamSynchronize(stream));
+    for (double t = rm_now(); rm_now() < t + 0.06;) {}
+    if (how >= 2) OK(cuStreamWaitValue32(stream, address, ++closed, CU_STREAM_WAIT_VALUE_GEQ));
+    if (how == 3) OK(cuMemsetD32Async(address + 16, 0, 1, stream));
+    OK(cuEventRecord(a, stream));
+    launch(us);
+    OK(cuEventRecord(b, stream));
+    word[0] = closed;
+    OK(cuEventSynchronize(b));
+    OK(cuEventElapsedTime(&ms, a, b));
+    return ms;
+}
+static void all_events(int unused) {
+    static const char *what[] = {"a kernel", "a copy", "a copy, held", "a copy, held, a fill"};
+    double ms[200];
+    (void)unused;
+    start();
+    for (int us = 10; us <= 300; us += 290)
+        for (int how = 0; how < 4; how++) {
+            char line[100];
+            for (int i = 0; i < 200; i++) ms[i] = events_once(us, how);
+            snprintf(line, sizeof line, "  %d neighbours, kernel of %3d us behind %s", neighbours, us, what[how]);
+            spread(line, ms, 200);
+        }
+}
+static void events(void) {
+    for (neighbours = 0; neighbours < 2; neighbours++) {
+        if (neighbours) child(filler, 0), wait_ready(1);
+        waitpid(child(all_events, 0), NULL, 0);
+        if (neighbours) everybody_stops(1);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------------ lock */
 static double lease_ms;
 static int lease_count;
@@ -513,9 +586,11 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "trace")) trace();
     if (!strcmp(mode, "costs")) costs(atoi(argv[2]));
     if (!strcmp(mode, "calls")) calls();
+    if (!strcmp(mode, "queries")) queries();
     if (!strcmp(mode, "exits")) exits();
     if (!strcmp(mode, "foreign")) foreign();
     if (!strcmp(mode, "backlog")) backlog();
+    if (!strcmp(mode, "events")) events();
     if (!strcmp(mode, "lock")) lock();
     return 0;
 }
