@@ -139,6 +139,11 @@ impl Steer {
         result
     }
 
+    /// Whether its channels are off.
+    fn is_frozen(&self) -> bool {
+        !self.by_launches.load(Ordering::Relaxed) && self.state.with(|state| state.is_off())
+    }
+
     /// The process on the slice's GPU.
     fn here(&self, slice: &Slice) -> Here<'_> {
         Here { steer: self, channels: ByChannels(slice.device) }

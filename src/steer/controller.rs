@@ -127,9 +127,12 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     let away = counts.polls(sent) || blocked || lane::all().any(Lane::is_launching);
     LOOKING.with(|()| {
         let is_waiting = blocked;
+        let frozen =
+            steers().filter(|(_, steer)| steer.is_frozen()).fold(0, |all, (slice, _)| all | 1 << (slice.device % 64));
         for lane in lane::all() {
             let of = |device| steers().find(|(slice, _)| slice.device == device);
             lane.look(
+                frozen,
                 |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
                 |done| {
                     if let Some((_, steer)) = of(done.device) {

@@ -422,9 +422,16 @@ impl Lane {
     }
 
     /// By the controller: what the GPU has done since it last looked. What was done in two epochs is measured by nobody.
-    pub fn look(&self, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
-        let head = self.head.load(Ordering::Acquire);
+    /// `frozen`: the GPUs, as bits, that its channels are off. Nothing is done there, and the driver is not asked: another thread may
+    /// wait in it, with a lock, until they are on, and who puts them on must not wait for that one.
+    pub fn look(&self, frozen: u64, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let mut tail = self.tail.load(Ordering::Relaxed);
+        let is_frozen = |mark: &u64| {
+            let device = self.slots[(mark % SIZE) as usize].device.load(Ordering::Relaxed);
+            frozen >> (device % 64) & 1 != 0
+        };
+        let head = self.head.load(Ordering::Acquire);
+        let head = if frozen == 0 { head } else { (tail..head).find(is_frozen).unwrap_or(head) };
         let done_until = self.done_until(tail, head);
         while tail < done_until {
             let slot = &self.slots[(tail % SIZE) as usize];

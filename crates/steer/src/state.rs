@@ -35,6 +35,8 @@ pub struct State {
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
     pub(crate) off: Option<Off>,
     pub(crate) since: u64,
+    /// It came on in the last look.
+    pub(crate) is_back: bool,
     /// Counts the times on the GPU.
     pub(crate) epoch: u64,
     pub(crate) generation: u64,
@@ -119,6 +121,7 @@ impl State {
             launched: 0,
             off: None,
             since: 0,
+            is_back: false,
             epoch: 1,
             generation: 0,
             slice: steer::Slice::NEW,
@@ -147,9 +150,14 @@ impl State {
         }
     }
 
-    /// Which of its times on the GPU this is; 0: it is off.
+    /// Whether it is off.
+    pub fn is_off(&self) -> bool {
+        self.off.is_some()
+    }
+
+    /// Which of its times on the GPU this is; 0: it is off, or was since the last look, and nobody knows what was done before.
     pub fn epoch(&self) -> u64 {
-        if self.off.is_some() { 0 } else { self.epoch }
+        if self.off.is_some() || self.is_back { 0 } else { self.epoch }
     }
 
     /// So much was done.
@@ -174,6 +182,7 @@ impl State {
 
     /// Looks, does what is to be done, and says when to look again.
     pub fn look(&mut self, process: &impl Process, compute: &Compute<'_>, seen: &Seen, now: u64) -> Next {
+        self.is_back = false;
         let works = self.seen_pending || seen.launches;
         if works {
             self.launched = now;

@@ -58,6 +58,7 @@ impl State {
             self.kept_waiting = if was == Off::Others { time } else { 0 };
             compute.was_off(time, was == Off::Limit);
             self.epoch += 1;
+            self.is_back = true;
             self.resumed = is_waited_for;
             if let Some(held) = &mut self.held {
                 // It is for the time on the GPU.
@@ -120,6 +121,7 @@ impl State {
         if let Some(was) = self.off.take() {
             compute.was_off(now.saturating_sub(self.since), was == Off::Limit);
             self.epoch += 1;
+            self.is_back = true;
         }
         (self.since, self.written, self.drains_queue) = (now, SLICE, true);
     }
