@@ -422,8 +422,8 @@ impl Lane {
     }
 
     /// By the controller: what the GPU has done since it last looked. What was done in two epochs is measured by nobody.
-    /// `frozen`: the GPUs, as bits, that its channels are off. Nothing is done there, and the driver is not asked: another thread may
-    /// wait in it, with a lock, until they are on, and who puts them on must not wait for that one.
+    /// `frozen`: a bit for each GPU on which the channels are off. Nothing is done there, and the driver is not asked: another thread
+    /// may wait in it, with a lock, until they are on, and who puts them on must not wait for that one.
     pub fn look(&self, frozen: u64, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
         let mut tail = self.tail.load(Ordering::Relaxed);
         let is_frozen = |mark: &u64| {

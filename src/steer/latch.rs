@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use ration_policy::tuning::{CALM, LATCHED};
+use ration_policy::tuning::{CALM, LATCHED, STUCK};
 
 use super::lane;
 use crate::abi::cuda::{
@@ -26,7 +26,6 @@ use crate::sys;
 
 /// Latches that the watcher had to open, or that the driver refused. After some of them there are no more.
 static TROUBLE: AtomicU32 = AtomicU32::new(0);
-const TOO_MUCH: u32 = 8;
 /// There is a watcher.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
@@ -72,7 +71,7 @@ impl Latch {
     /// Before the first event of a measurement. `closes`: and the stream goes no further. Without a word, or where the driver would
     /// not, nothing happens.
     pub fn begin(&self, closes: bool, stream: Stream, context: CUcontext) {
-        if TROUBLE.load(Ordering::Relaxed) >= TOO_MUCH || !self.is_made(context) {
+        if TROUBLE.load(Ordering::Relaxed) >= STUCK || !self.is_made(context) {
             return;
         }
         let (stream, address) = (stream.handle(), self.address.get());
@@ -89,7 +88,7 @@ impl Latch {
             told = unsafe { calls::cuMemsetD32Async(address + size_of::<AtomicU32>() as u64, 0, 1, stream) };
         }
         if told != CUDA_SUCCESS {
-            TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
+            TROUBLE.store(STUCK, Ordering::Relaxed);
             self.open();
         }
     }
@@ -129,7 +128,7 @@ impl Latch {
             self.context.store(context as usize, Ordering::Relaxed);
             return true;
         }
-        TROUBLE.store(TOO_MUCH, Ordering::Relaxed);
+        TROUBLE.store(STUCK, Ordering::Relaxed);
         false
     }
 

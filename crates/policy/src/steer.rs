@@ -3,7 +3,7 @@
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
 use crate::tuning::{
-    ANSWER_PART, AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, MS, ROUND, SHORT,
+    ANSWER_PART, AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT,
     SHORTEST_SLICE, SIDE, SLICE, SLICES,
 };
 use crate::{Priority, Share};
@@ -46,12 +46,12 @@ impl Peer {
 
     /// Whether it needs the GPU for itself now: its answers are many steps, each of which fills the GPU, and one is under way.
     pub fn needs_room(&self) -> bool {
-        self.is_answering() && self.fills
+        self.is_latency() && self.fills && self.quiet < AT_WORK
     }
 
-    /// Whether it is to be answered at once, and something is under way for it.
+    /// Whether it answers now. It says so at each of its looks: every other one of those that fill the GPU.
     pub fn is_answering(&self) -> bool {
-        self.is_latency() && self.quiet < AT_WORK
+        self.is_latency() && self.quiet < AT_WORK + LOOK
     }
 
     /// Whether it takes leases: it fills the GPU, and is not to be waited for.

@@ -44,7 +44,8 @@ pub const EMPTY: u64 = 800;
 pub const MARKED: u32 = 64;
 /// What is known is measured again after so many launches: two events and a latch are less than a hundredth of them.
 pub const AGAIN: u32 = 256;
-/// So many sealed measurements of which the least counts, and then the lower quartile: the first ones may have met cold caches.
+/// So many sealed measurements of which the least counts, before it moves with them: where two of three are interrupted, one of six
+/// is not, nine times of ten.
 pub const ENOUGH: u32 = 6;
 /// What lies between two kernels of a queue. Measured: 1.1 to 1.35 µs a launch in five networks and loops, by CUPTI.
 pub const GAP: u64 = 1_250;
@@ -59,7 +60,7 @@ pub const AWAKE: u64 = 120 * US;
 pub const CALM: u64 = 10 * LOOK;
 /// Slices and shares are looked at so often: a call is 2.5% of it.
 pub const SLICES: u64 = 20 * LOOK;
-/// A process's first launch waits for its controller's first look, no longer than this.
+/// A process's first launch waits for its controller's first look, no longer than this: usually as long as a thread needs to wake up.
 pub const AWAITED: u64 = 20 * AWAKE;
 /// Over how long usage is told: two leases.
 pub const WINDOW: u64 = 2 * LEASE;
@@ -128,6 +129,8 @@ pub const DOES_NOT_FILL: f64 = FILLS - 0.15;
 pub const LONGEST_WORK: u64 = ROUND / 2;
 /// A latch that is closed for longer is opened for the thread that should have: a launch takes some microseconds.
 pub const LATCHED: u64 = 2 * LOOK;
+/// After so many of those there are no latches any more: all of them together cost a program no more than a lease.
+pub const STUCK: u32 = (LEASE / (2 * LATCHED)) as u32;
 /// A mark after so much work.
 pub const WORK: u64 = LOOK / 4;
 

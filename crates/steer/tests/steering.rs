@@ -114,6 +114,27 @@ fn requests_are_answered_as_if_alone() {
     assert!(mixed.times[0] <= 1.2 && mixed.times[1] <= 2.0, "{:?}", mixed.times);
 }
 
+/// Each off and on interrupts whoever is on the GPU. On an H200 that was half of the time alone at the 99th percentile.
+#[test]
+fn leases_are_not_passed_in_the_middle_of_an_answer() {
+    let mut node =
+        Node::new(&[latency(25, Shape::REQUESTS), container(25, DEEP), container(25, DEEP), container(25, DEEP)], 1);
+    node.run(1_000 * MS, true);
+    let on = |node: &Node| [1, 2, 3].map(|which| node.gpu.is_on(which));
+    let (mut was, mut switches, mut inside) = (on(&node), 0, 0);
+    for _ in 0..20 * 4_000 {
+        node.run(MS / 20, true);
+        let now = on(&node);
+        if now != std::mem::replace(&mut was, now) {
+            switches += 1;
+            inside += usize::from(node.gpu.in_flight(0) > 0);
+        }
+    }
+    tell(&format!("leases beside requests: of {switches} switches {inside} inside of an answer"));
+    // A request comes every 20 ms, and a change takes one of them: some begin meanwhile.
+    assert!(switches > 100 && inside * 20 <= switches, "of {switches} switches {inside} inside of an answer");
+}
+
 #[test]
 fn tokens_are_decoded_as_if_alone() {
     for (what, beside) in [
