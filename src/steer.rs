@@ -6,11 +6,13 @@
 //! while off. docs/design/compute.md says how and why.
 //!
 //! - [`work`], [`costs`]: which kind of launch it is, and what that costs;
-//! - [`lane`]: what each thread has launched, and what of it is done; [`latch`]: holds its stream for a launch that is measured;
+//! - [`lane`]: what each thread has launched, and what of it is done; [`latch`]: holds its stream;
+//! - [`batch`]: keeps launches back beside others, so that they go together;
 //! - [`ration_steer`]: what is to be done about it;
 //! - [`switch`]: what takes the process off the GPU: its channels, or its launches ([`gate`], [`ahead`]).
 
 mod ahead;
+mod batch;
 mod controller;
 mod costs;
 mod counts;
@@ -26,8 +28,8 @@ pub use counts::Counts;
 pub use lane::Lane;
 pub use work::Work;
 
-use crate::abi::cuda::CUcontext;
-use crate::driver::Stream;
+use crate::abi::cuda::{CUDA_SUCCESS, CUcontext, CUevent};
+use crate::driver::{Stream, calls};
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
 use crate::{log, sys};
@@ -129,6 +131,7 @@ impl Steer {
             self.gate.pass_held(lane);
         }
         let (result, first) = lane.launching(|| {
+            batch::before_launch(lane, entry.is_new(), stream, context);
             let measured = entry.launched() && lane.before_measured(stream, context, slice.device);
             let result = driver();
             (result, lane.launched(entry, measured, stream, context, slice.device))
@@ -177,6 +180,7 @@ pub fn after_wait() {
     if let Some(lane) = Lane::of_this_thread() {
         lane.after_wait();
     }
+    batch::after_wait();
 }
 
 /// The program is about to wait for the GPU; [`after_wait`] follows.
@@ -185,10 +189,29 @@ pub fn before_wait() {
     if let Some(lane) = Lane::of_this_thread() {
         lane.before_wait();
     }
+    batch::before_wait();
+}
+
+/// Whether an event of the program's is done, where launches are kept back: then nobody waits for it.
+pub fn is_done(event: CUevent) -> bool {
+    // SAFETY: what the program asks for itself.
+    batch::is_on() && unsafe { calls::cuEventQuery(event) } == CUDA_SUCCESS
+}
+
+/// The program has asked for the end of something, and it is not done.
+pub fn is_not_done() {
+    batch::is_not_done();
+}
+
+/// Something is about to be asked of the driver that waits for streams.
+#[inline]
+pub fn before_asking() {
+    batch::go_now();
 }
 
 /// A stream records a graph from now on, or goes away.
 pub fn forget_stream(stream: Stream) {
+    batch::go_now();
     lane::all().for_each(|lane| lane.forget_stream(stream));
 }
 
@@ -196,5 +219,6 @@ pub fn forget_stream(stream: Stream) {
 pub fn forget_the_parent() {
     WAITING.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
+    batch::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);
 }

@@ -130,6 +130,72 @@ fn sync_each_has_its_half_beside_a_deep_queue() {
     shares_hold("sync-deep", [(50.0, "sync"), (50.0, "queue")]);
 }
 
+/// What a light program (kernels of 10 us, 30 us of the host's time between two) and a deep queue have beside each other.
+fn light_beside_deep(light: impl Fn(&Steered) -> Session, deep: impl Fn(&Steered) -> Session) -> Did {
+    let steered = Steered::new(compile("compute_work"));
+    let (light, deep) = (light(&steered), deep(&steered));
+    milliseconds(2 * WARM);
+    steered.over(&[&light, &deep], WINDOW)
+}
+
+/// A light program takes the GPU whenever it launches something, and each time costs its neighbour a change and back. Its launches
+/// go together: it loses nothing, and the neighbour has more.
+#[test]
+fn launches_of_a_light_program_go_together_beside_a_deep_queue() {
+    let (light, deep, request) = (["slow", "10", "60"], ["queue", "500", "60"], [("RATION_COMPUTE_REQUEST", "50%")]);
+    let attempt = || {
+        let plain = light_beside_deep(|it| it.bare(&light), |it| it.bare(&deep));
+        let ours = light_beside_deep(
+            |it| it.start("tests/light", &request, &light),
+            |it| it.start("tests/deep", &request, &deep),
+        );
+        (plain, ours)
+    };
+    let is_good = |(plain, ours): &(Did, Did)| {
+        ours.kernels[0] > 0.95 * plain.kernels[0] && ours.shares[1] > plain.shares[1] + 3.0
+    };
+    let Some((plain, ours)) = until_good(attempt, is_good) else { return };
+    let text = format!(
+        "light and deep: {:.0} kernels a second and {:.1}%, plain {:.0} and {:.1}%\n",
+        ours.kernels[0], ours.shares[1], plain.kernels[0], plain.shares[1]
+    );
+    report("channels-together", &text);
+    assert!(is_good(&(plain, ours)), "{text}");
+}
+
+/// What is kept back goes when the program asks for it, in whichever way: it is not slower than without the library.
+#[test]
+fn launches_that_are_kept_back_go_when_they_are_waited_for() {
+    let (deep, request) = (["queue", "500", "60"], [("RATION_COMPUTE_REQUEST", "50%")]);
+    let mut text = String::new();
+    for (shape, blocking) in [("poll", "0"), ("eager", "0"), ("slow", "1")] {
+        let light = [shape, "10", "60"];
+        let start = |it: &Steered| {
+            let mut command = it.command("tests/light", &request, &light);
+            let mut session = Session::start(command.env("CUDA_LAUNCH_BLOCKING", blocking), steered::PATIENCE);
+            session.until("ready").expect("it starts");
+            session
+        };
+        let bare = |it: &Steered| {
+            let mut command = it.machine.command(&it.program);
+            command.env("LD_PRELOAD", support::sim_dir().join("libsim-kernel.so"));
+            let command = command.args(light).env("CUDA_LAUNCH_BLOCKING", blocking);
+            let mut session = Session::start(command, steered::PATIENCE);
+            session.until("ready").expect("it starts");
+            session
+        };
+        let attempt = || {
+            let plain = light_beside_deep(bare, |it| it.bare(&deep));
+            (plain, light_beside_deep(start, |it| it.start("tests/deep", &request, &deep)))
+        };
+        let is_good = |(plain, ours): &(Did, Did)| ours.kernels[0] > 0.9 * plain.kernels[0];
+        let Some((plain, ours)) = until_good(attempt, is_good) else { continue };
+        let _ = writeln!(text, "{shape:<6} {:.0} kernels a second, plain {:.0}", ours.kernels[0], plain.kernels[0]);
+        assert!(is_good(&(plain, ours)), "{text}");
+    }
+    report("channels-awaited", &text);
+}
+
 #[test]
 fn neighbour_that_comes_has_its_share_and_leaves_all_of_it() {
     let attempt = || {

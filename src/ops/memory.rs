@@ -9,6 +9,7 @@ use crate::driver::{self, Place, Stream, calls};
 use crate::ledger::book::{self, Entry};
 use crate::ledger::slice::in_blocks;
 use crate::ledger::{self, Changing, Slice};
+use crate::steer;
 
 /// What a program is told that asks for more than its slice has: nothing else says to all of them "free something".
 pub const REFUSED: Outcome = Outcome::Refused(CUDA_ERROR_OUT_OF_MEMORY);
@@ -146,6 +147,7 @@ pub unsafe fn managed(call: &mut Call<'_>, to: *mut CUdeviceptr, bytes: usize, _
 
 /// Frees what is known under a number. What is not known was never charged: another process's, or a pool's.
 fn free_number(call: &mut Call<'_>, number: u64) -> Outcome {
+    steer::before_asking();
     let _changing = ledger::changing();
     let entry: Option<Entry> = book::take(number);
     let result = call.driver();

@@ -12,6 +12,7 @@ use crate::driver::{Stream, calls};
 use crate::ledger::marks::Copy;
 use crate::ledger::pools::{self, STEP};
 use crate::ledger::{self, Changing, Slice};
+use crate::steer;
 use crate::thread::Guarded;
 
 /// Memory from a pool of the slice's: the pool may have to grow for it.
@@ -210,8 +211,12 @@ pub unsafe fn trim(call: &mut Call<'_>, _pool: CUmemoryPool, _keep: usize) -> Ou
 
 /// Asks the driver for something after which pools may have let go of memory.
 pub fn refreshed(call: &mut Call<'_>) -> Outcome {
+    refreshed_by(|| paced::waiting(|| call.driver()))
+}
+
+fn refreshed_by(ask: impl FnOnce() -> CUresult) -> Outcome {
     let wait = ledger::Wait::begin();
-    let result = paced::waiting(|| call.driver());
+    let result = ask();
     if pools::any() {
         let changing = ledger::changing();
         // Pools may have let go of memory already: whoever learned from NVML meanwhile looks again.
@@ -239,8 +244,9 @@ pub unsafe fn synchronize_stream(call: &mut Call<'_>, _stream: CUstream) -> Outc
 }
 
 /// `cuEventSynchronize`
-pub unsafe fn synchronize_event(call: &mut Call<'_>, _event: CUevent) -> Outcome {
-    refreshed(call)
+pub unsafe fn synchronize_event(call: &mut Call<'_>, event: CUevent) -> Outcome {
+    // A loop that is some steps ahead of the GPU asks for what is done already.
+    if steer::is_done(event) { refreshed_by(|| call.driver()) } else { refreshed(call) }
 }
 
 /// In a forked child: none.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ration_policy::tuning::AWAITED;
 use ration_steer::Seen;
 
-use super::{Counts, Lane, lane};
+use super::{Counts, Lane, batch, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
@@ -67,6 +67,7 @@ pub fn without_looking(work: impl FnOnce()) {
 /// At `exit`: everything on, and nobody in the driver any more when its destructors run.
 extern "C" fn at_exit() {
     STOPPED.store(true, Ordering::SeqCst);
+    batch::keeps(None);
     let mut now = sys::nanoseconds();
     let end = now + 50_000_000;
     while INSIDE.load(Ordering::SeqCst) && now < end {
@@ -113,6 +114,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 /// After a fault of ours.
 fn give_up() {
+    batch::keeps(None);
     for slice in ledger::all() {
         slice.steer.put_on(slice);
         slice.steer.counts(false);

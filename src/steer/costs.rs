@@ -82,6 +82,12 @@ impl Entry {
         }
     }
 
+    /// Whether it was never launched before.
+    #[inline]
+    pub fn is_new(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether anything is known of what it costs.
     #[inline]
     pub fn is_known(&self) -> bool {

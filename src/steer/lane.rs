@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ration_policy::tuning::{GAP, MARKED, PAUSE, WORK};
+use ration_policy::tuning::{GAP, GAP_HELD, MARKED, PAUSE, WORK};
 
 use super::ahead::Ahead;
 use super::costs::Entry;
@@ -72,9 +72,10 @@ pub struct Lane {
     calls: AtomicU64,
     calls_seen: AtomicU64,
     /// What was launched in all, by cost.
-    total: Cell<u64>,
-    /// Holds the stream for what is measured.
+    total: AtomicU64,
+    /// Holds the stream for what is measured, and for what is kept back: how many launches, and since when.
     latch: Latch,
+    kept: Cell<(u32, u64)>,
     /// When the GPU would be done with all of it, if it had nothing else to do.
     free: Cell<u64>,
     /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
@@ -164,8 +165,9 @@ impl Lane {
             queued: Cell::new((0, 0)),
             calls: AtomicU64::new(0),
             calls_seen: AtomicU64::new(0),
-            total: Cell::new(0),
+            total: AtomicU64::new(0),
             latch: Latch::new(),
+            kept: Cell::new((0, 0)),
             free: Cell::new(0),
             asked: Cell::new(0),
             total_asked: Cell::new(0),
@@ -200,6 +202,23 @@ impl Lane {
     /// What holds its stream.
     pub(super) fn latch(&self) -> &Latch {
         &self.latch
+    }
+
+    /// What was launched in all, by cost.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Launches are kept back from now on.
+    pub fn keeps_from(&self, now: u64) {
+        self.kept.set((1, now));
+    }
+
+    /// One more is launched: how many are kept back with it, and since when, if they are.
+    pub fn keeps_one_more(&self) -> Option<(u32, u64)> {
+        let (count, since) = self.kept.get();
+        self.kept.set((count + 1, since));
+        self.latch.keeps().then_some((count + 1, since))
     }
 
     /// Whether it may launch one more while the gate's word is this: of so many.
@@ -261,8 +280,8 @@ impl Lane {
             self.unknown.set(self.unknown.get() + 1);
             self.kind.set(std::ptr::from_ref(entry).cast_mut());
         }
-        let total = self.total.get() + cost + pause;
-        self.total.set(total);
+        let total = self.total() + cost + pause;
+        self.total.store(total, Ordering::Relaxed);
         self.launches.set(self.launches.get() + 1);
         let first = (self.asked.get() == 0).then(sys::nanoseconds);
         if let Some(now) = first {
@@ -282,6 +301,9 @@ impl Lane {
     /// The pause before a launch of this cost, as far as it counts as used.
     #[inline]
     fn pause(&self, cost: u64) -> u64 {
+        if self.latch.keeps() {
+            return GAP_HELD;
+        }
         if self.behind.get() {
             return GAP;
         }
@@ -320,7 +342,7 @@ impl Lane {
         }
         let (now, usual) = (sys::nanoseconds(), self.answer.load(Ordering::Relaxed));
         let launching = self.waits.get().saturating_sub(asked);
-        let work = self.total.get() - self.total_asked.get();
+        let work = self.total() - self.total_asked.get();
         // Alone, it waits for no more than its own work: for how long it waits beside others says nothing of it. While the host
         // works, the GPU may lag behind: an answer that is mostly the host's can bear longer waits.
         let took = launching.max(work) + launching.saturating_sub(work);

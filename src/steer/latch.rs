@@ -1,9 +1,8 @@
-//! Holds a stream until a launch that is measured is queued between its two events, so that the GPU does not wait for the host,
-//! nor leave for others, between them.
+//! Holds a stream: until a launch that is measured is queued between its two events, so that the GPU does not wait for the host,
+//! nor leave for others, between them; or until what is kept back is to go ([`batch`]).
 //!
-//! The stream waits for a word of ours, and goes on when the thread has written it, some microseconds later. Then the GPU writes
-//! another word, which is the compute engine's work: after a copy, a stream's event is the copy engine's, and passes while others
-//! compute.
+//! The stream waits for a word of ours, and goes on when somebody has written it. Before a measurement the GPU writes another word
+//! then, which is the compute engine's work: after a copy, a stream's event is the copy engine's, and passes while others compute.
 //!
 //! A thread may never get there, or late: it was cancelled in the launch; the launch waits for the stream (`CUDA_LAUNCH_BLOCKING`,
 //! a debugger's doing); or for another thread that waits for the GPU with a lock of the driver's. A thread of ours that never calls
@@ -16,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use ration_policy::tuning::{CALM, LATCHED, STUCK};
 
-use super::lane;
+use super::{batch, lane};
 use crate::abi::cuda::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_WAIT_VALUE_GEQ,
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_SUCCESS, CUcontext, CUdeviceptr,
@@ -47,6 +46,8 @@ pub struct Latch {
     closed: AtomicU32,
     /// What the watcher last saw of that.
     seen: AtomicU32,
+    /// It is closed for what is kept back.
+    keeps: AtomicBool,
 }
 
 // SAFETY: its cell is touched by its own thread alone.
@@ -60,6 +61,7 @@ impl Latch {
             context: AtomicUsize::new(0),
             closed: AtomicU32::new(0),
             seen: AtomicU32::new(0),
+            keeps: AtomicBool::new(false),
         }
     }
 
@@ -71,31 +73,65 @@ impl Latch {
     /// Before the first event of a measurement. `closes`: and the stream goes no further. Without a word, or where the driver would
     /// not, nothing happens.
     pub fn begin(&self, closes: bool, stream: Stream, context: CUcontext) {
-        if TROUBLE.load(Ordering::Relaxed) >= STUCK || !self.is_made(context) {
+        if !is_usable() || !self.is_made(context) || closes && !self.keeps() && !self.close(stream) {
             return;
         }
-        let (stream, address) = (stream.handle(), self.address.get());
-        let mut told = CUDA_SUCCESS;
-        if closes {
-            let next = self.closed.load(Ordering::Relaxed).wrapping_add(1);
-            // Whoever opens it from now on opens this one.
-            self.closed.store(next, Ordering::Release);
-            // SAFETY: a stream that the caller uses, and a word that is registered in its context.
-            told = unsafe { calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) };
-        }
-        if told == CUDA_SUCCESS {
-            // SAFETY: as above: the word behind it.
-            told = unsafe { calls::cuMemsetD32Async(address + size_of::<AtomicU32>() as u64, 0, 1, stream) };
-        }
-        if told != CUDA_SUCCESS {
-            TROUBLE.store(STUCK, Ordering::Relaxed);
-            self.open();
+        let address = self.address.get() + size_of::<AtomicU32>() as u64;
+        // SAFETY: a stream that the caller uses, and a word that is registered in its context.
+        if unsafe { calls::cuMemsetD32Async(address, 0, 1, stream.handle()) } != CUDA_SUCCESS {
+            self.is_refused();
         }
     }
 
-    /// Opens it, if it is closed.
+    /// The stream goes no further, until what is kept back is to go. Whether that is so.
+    pub fn keep(&self, stream: Stream, context: CUcontext) -> bool {
+        let is_kept = is_usable() && self.is_made(context) && self.close(stream);
+        self.keeps.store(is_kept, Ordering::Release);
+        is_kept
+    }
+
+    /// Whether something is kept back.
+    #[inline]
+    pub fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
+    /// What is kept back goes.
+    pub fn release(&self) {
+        if self.keeps.swap(false, Ordering::AcqRel) {
+            self.open_it();
+        }
+    }
+
+    fn close(&self, stream: Stream) -> bool {
+        let next = self.closed.load(Ordering::Relaxed).wrapping_add(1);
+        // Whoever opens it from now on opens this one.
+        self.closed.store(next, Ordering::Release);
+        let (stream, address) = (stream.handle(), self.address.get());
+        // SAFETY: a stream that the caller uses, and a word that is registered in its context.
+        let told = unsafe { calls::cuStreamWaitValue32_v2(stream, address, next, CU_STREAM_WAIT_VALUE_GEQ) };
+        if told != CUDA_SUCCESS {
+            self.is_refused();
+        }
+        told == CUDA_SUCCESS
+    }
+
+    #[cold]
+    fn is_refused(&self) {
+        TROUBLE.store(STUCK, Ordering::Relaxed);
+        self.open_it();
+    }
+
+    /// A measurement is over: opens it, if it is closed, and keeps nothing back.
     #[inline]
     pub fn open(&self) {
+        if !self.keeps() {
+            self.open_it();
+        }
+    }
+
+    #[inline]
+    fn open_it(&self) {
         let closed = self.closed.load(Ordering::Acquire);
         if let Some(words) = self.words()
             && words.opened.load(Ordering::Relaxed) != closed
@@ -110,6 +146,7 @@ impl Latch {
         let is_new = self.seen.swap(closed, Ordering::Relaxed) != closed;
         if let Some(words) = self.words()
             && !is_new
+            && !self.keeps()
             && words.opened.load(Ordering::Acquire) != closed
         {
             words.opened.store(closed, Ordering::Release);
@@ -167,7 +204,8 @@ impl Latch {
     /// Its context goes away, and the GPU's way to the word with it.
     pub fn forget_context(&self, context: CUcontext) {
         if self.context.compare_exchange(context as usize, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.open();
+            self.keeps.store(false, Ordering::Relaxed);
+            self.open_it();
         }
     }
 
@@ -175,8 +213,19 @@ impl Latch {
     pub fn forget_the_parent(&self) {
         self.words.store(null_mut(), Ordering::Relaxed);
         self.context.store(0, Ordering::Relaxed);
+        self.keeps.store(false, Ordering::Relaxed);
         WATCHED.store(false, Ordering::Relaxed);
     }
+}
+
+/// Whether there may be latches.
+pub fn is_usable() -> bool {
+    TROUBLE.load(Ordering::Relaxed) < STUCK
+}
+
+/// Somebody was kept waiting by one.
+pub fn was_stuck() {
+    TROUBLE.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether there is a watcher; starts it.
@@ -199,6 +248,6 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
         let is_used = lane::all().fold(false, |any, lane| lane.latch().look() | any);
         rest = if is_used { LATCHED } else { (2 * rest).min(5 * CALM) };
         let now = sys::nanoseconds();
-        sys::nap(now + rest, now);
+        sys::nap(batch::look(now).unwrap_or(now + rest), now);
     }
 }

@@ -8,13 +8,14 @@
 
 use std::sync::atomic::Ordering;
 
+use ration_policy::steer::Together;
 use ration_policy::tuning::{OFF_AFTER, SLICE};
 use ration_steer::{Fault, Off, Process, Switch};
 
-use super::Steer;
+use super::{Steer, batch};
 use crate::abi::cuda::CUdevice;
 use crate::channels::{self, Trouble};
-use crate::{log, sys};
+use crate::{ledger, log, sys};
 
 /// By the channels of the process on a GPU.
 pub struct ByChannels(pub CUdevice);
@@ -100,6 +101,12 @@ impl Process for Here<'_> {
 
     fn is_awaited(&self, is: bool) {
         self.steer.is_awaited.store(is, Ordering::Relaxed);
+    }
+
+    fn batches(&self, together: Option<Together>) -> bool {
+        // A process's launches are kept back by one rule: where it is on several GPUs, they are not.
+        let is_only = ledger::all().nth(1).is_none();
+        is_only && batch::keeps(together.filter(|_| !self.is_by_launches()))
     }
 
     fn is_waited_for(&self) -> bool {

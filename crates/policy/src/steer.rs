@@ -3,8 +3,8 @@
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
 use crate::tuning::{
-    ANSWER_PART, AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT,
-    SHORTEST_SLICE, SIDE, SLICE, SLICES,
+    AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT, SHORTEST_SLICE,
+    SIDE, SLICE, SLICES, SWITCH,
 };
 use crate::{Priority, Share};
 
@@ -27,6 +27,8 @@ pub struct Peer {
     pub burst: u64,
     /// For how long it has had nothing under way, in nanoseconds.
     pub quiet: u64,
+    /// Its launches go in batches.
+    pub batches: bool,
 }
 
 impl Peer {
@@ -52,6 +54,16 @@ impl Peer {
     /// Whether it answers now. It says so at each of its looks: every other one of those that fill the GPU.
     pub fn is_answering(&self) -> bool {
         self.is_latency() && self.quiet < AT_WORK + LOOK
+    }
+
+    /// Whether it is one of those that slip in whenever they have something to do.
+    fn is_light(&self) -> bool {
+        !self.fills && !self.is_latency()
+    }
+
+    /// Whether it waits for each of its kernels, or for a few of them: it leaves the GPU by itself, and soon.
+    fn waits_for_each(&self) -> bool {
+        self.burst != 0 && self.burst <= SLICE
     }
 
     /// Whether it takes leases: it fills the GPU, and is not to be waited for.
@@ -130,18 +142,30 @@ impl Slice {
             // It leaves the GPU by itself when it is done.
             return 1_000 * MS;
         }
+        let is_hurried = |it: &Peer| it.is_latency() && it.quiet < BUSY;
         if !me.takes_leases() {
             // So does a light one, mostly.
-            return LONGEST_SLICE;
+            return if peers.iter().any(is_hurried) { SLICE / 2 } else { LONGEST_SLICE };
         }
         if peers.iter().all(Peer::takes_leases) {
             // Nobody slips in, and it matters only while the next one comes on: the holder keeps the GPU until it is off.
             return LEASE / 2;
         }
+        let lights = peers.iter().filter(|it| it.is_light()).count();
+        // Where light ones interrupt it, too, short slices cost who fills the GPU half of it: then only while they are needed.
+        if peers.iter().any(|it| is_hurried(it) || it.is_latency() && lights == 0) {
+            return SHORTEST_SLICE;
+        }
+        let in_batches = peers.iter().all(|it| it.takes_leases() || it.batches);
+        let least = if in_batches { beside_batches(me) } else { SLICE };
+        // Who comes seldom is to be served at once. Several that come each by itself cost more than all of them in a row, which come
+        // when a slice is over.
+        if in_batches && lights == 1 {
+            return least;
+        }
         // Of those that take leases one is on at a time, and stands for all of them: the light ones are served as often as if
         // each had its own slice, and no more time goes into switching.
-        let takers = peers.iter().filter(|it| it.takes_leases() && it.wants).count().clamp(1, 8) as u64;
-        let usual = (SLICE * takers) as f64;
+        let usual = (SLICE * takers(peers).count().clamp(1, 8) as u64) as f64;
         if now >= self.looked + SLICES {
             self.looked = now;
             let shares = Shares::of(me, peers);
@@ -150,12 +174,8 @@ impl Slice {
             let can_be_shorter = shares.capacity >= LEAST_SUM && !is_short(0) && (1..shares.count).any(is_short);
             self.length *= if can_be_shorter { 0.9 } else { 1.1 };
         }
-        self.length = self.length.clamp(SLICE as f64, usual);
-        // Where light ones interrupt it, too, short slices cost who fills the GPU half of it: then only while they are needed.
-        let has_lights = peers.iter().any(|it| !it.is_latency() && !it.fills);
-        let hurries = |it: &&Peer| it.is_latency() && (it.quiet < BUSY || !has_lights);
-        let burst = peers.iter().filter(hurries).map(|it| it.burst.max(MS)).min();
-        burst.map_or(self.length as u64, |burst| (burst / ANSWER_PART).clamp(SHORTEST_SLICE, SLICE))
+        self.length = self.length.clamp(least as f64, usual);
+        self.length as u64
     }
 }
 
@@ -191,6 +211,82 @@ impl Due {
         }
         Share::from_ppm(self.ppm as u32)
     }
+}
+
+/// The slice of one that fills the GPU, beside those whose launches go together. Who waits for each of its kernels leaves the GPU by
+/// itself when it is done.
+fn beside_batches(it: &Peer) -> u64 {
+    if it.waits_for_each() { SLICE } else { SHORTEST_SLICE }
+}
+
+/// Those that want leases.
+fn takers(peers: &[Peer]) -> impl Iterator<Item = &Peer> {
+    peers.iter().filter(|it| it.takes_leases() && it.wants)
+}
+
+/// How long what is let go waits for the GPU. One that waits for each of its kernels keeps it for as long as one takes, and each is
+/// worth going into: it is let go in time for that.
+fn late(peers: &[Peer]) -> u64 {
+    if takers(peers).all(Peer::waits_for_each) {
+        return takers(peers).map(|it| it.burst).max().unwrap_or(0) + SWITCH;
+    }
+    SHORTEST_SLICE / 2
+}
+
+/// How launches go together. Times are nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Together {
+    /// No more often than this.
+    pub apart: u64,
+    /// What is let go runs so long after that.
+    pub late: u64,
+    /// Once some went, the others follow as they come, until the program waits.
+    pub flows: bool,
+}
+
+/// How often the launches of a container that does not fill the GPU go at most, beside those that do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batch {
+    apart: f64,
+    looked: u64,
+}
+
+impl Batch {
+    /// As often as it likes.
+    pub const NEW: Batch = Batch { apart: 0.0, looked: 0 };
+
+    /// `None`: each as it comes.
+    pub fn next(&mut self, own: usize, peers: &[Peer], now: u64) -> Option<Together> {
+        let is_beside = peers.len() < MOST && peers.iter().any(|it| it.takes_leases() && it.wants);
+        let Some(me) = peers.get(own).filter(|it| is_beside && !it.fills) else {
+            *self = Batch::NEW;
+            return None;
+        };
+        let late = late(peers);
+        let flows = takers(peers).all(Peer::waits_for_each);
+        if me.is_latency() {
+            return Some(Together { apart: 0, late: 2 * SWITCH, flows: true });
+        }
+        if now >= self.looked + SLICES {
+            self.looked = now;
+            let shares = Shares::of(me, peers);
+            let can_be_shorter = shares.capacity >= LEAST_SUM && shares.groups[shares.own].is_short();
+            self.apart = if can_be_shorter { self.apart * 0.9 } else { self.apart * 1.1 + SWITCH as f64 };
+        }
+        self.apart = self.apart.min(turn(peers));
+        Some(Together { apart: self.apart as u64, late, flows })
+    }
+}
+
+/// How far apart the visits of light containers are if as much is lost by them as by plain time slicing. There all of them come
+/// in a row: each round costs one change from and to those that fill the GPU, and one more for each. Here each visit costs both.
+fn turn(peers: &[Peer]) -> f64 {
+    let slice = |it: &Peer| if it.burst == 0 { SLICE } else { it.burst.min(SLICE) };
+    let takers: u64 = peers.iter().filter(|it| it.takes_leases() && it.wants).map(|it| slice(it) + SWITCH).sum();
+    let lights = peers.iter().filter(|it| it.is_light());
+    let (count, usage) = lights.fold((0, 0), |(count, usage), it| (count + 1, usage + it.usage));
+    let takers = takers - if count > 1 { SWITCH } else { 0 };
+    takers as f64 / (1.0 - f64::from(usage.min(500_000)) / 1e6)
 }
 
 /// What each should have, and has.
@@ -266,6 +362,7 @@ mod tests {
             fills,
             burst: 0,
             quiet: 0,
+            batches: false,
         }
     }
 
@@ -318,12 +415,57 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_latency_container_slices_are_a_part_of_its_burst() {
+    fn beside_a_latency_container_slices_are_short() {
         let mut latency = peer(30, 13, 13, false);
-        (latency.priority, latency.burst) = (Priority::Latency, 2_600_000);
-        let peers = [latency, peer(50, 85, 100, true)];
-        assert_eq!(Slice::default().next(1, &peers, SLICES), 260_000);
-        assert_eq!(Slice::default().next(0, &peers, SLICES), 1_000 * MS);
+        latency.priority = Priority::Latency;
+        let with = |others: &[Peer]| [&[latency][..], others].concat();
+        assert_eq!(Slice::default().next(1, &with(&[peer(50, 85, 100, true)]), SLICES), SHORTEST_SLICE);
+        assert_eq!(Slice::default().next(0, &with(&[peer(50, 85, 100, true)]), SLICES), 1_000 * MS);
+        // Beside light ones, which interrupt them too, only while it is busy.
+        latency.quiet = BUSY;
+        let among = [latency, peer(20, 60, 100, true), peer(20, 20, 20, false)];
+        assert_eq!(Slice::default().next(1, &among, SLICES), SLICE);
+    }
+
+    fn in_batches(mut it: Peer) -> Peer {
+        it.batches = true;
+        it
+    }
+
+    #[test]
+    fn beside_one_whose_launches_go_together_slices_are_short() {
+        let light = in_batches(peer(50, 20, 20, false));
+        let mut taker = peer(50, 70, 100, true);
+        assert_eq!(slice_after(1, 1, &[light, taker]), SHORTEST_SLICE);
+        taker.burst = MS;
+        assert_eq!(slice_after(1, 1, &[light, taker]), SLICE, "it leaves the GPU by itself");
+        taker.burst = 0;
+        // Beside several only while they are short, and there is time to lose.
+        assert_eq!(slice_after(50, 2, &[light, light, taker]), SLICE);
+        let short = in_batches(peer(50, 5, 30, false));
+        assert_eq!(slice_after(50, 2, &[short, light, taker]), SHORTEST_SLICE);
+    }
+
+    #[test]
+    fn launches_go_together_beside_those_that_fill_the_gpu() {
+        let together = |own: usize, peers: &[Peer]| {
+            let mut batch = Batch::NEW;
+            (1..=50).map(|look| batch.next(own, peers, look * SLICES)).last().expect("it looks")
+        };
+        let (light, taker) = (peer(50, 20, 20, false), peer(50, 70, 100, true));
+        assert_eq!(together(1, &[light, taker]), None, "it fills the GPU itself");
+        assert_eq!(together(0, &[light, light]), None, "nobody fills it");
+        // No more often than by plain time slicing: a slice and a change, and its own work.
+        let usual = together(0, &[light, taker]).expect("it is light");
+        assert_eq!((usual.apart, usual.flows), (((SLICE + SWITCH) as f64 / 0.8) as u64, false));
+        // As often as it likes while it is short, and there is time to lose.
+        let short = together(0, &[peer(50, 10, 20, false), peer(50, 85, 100, true)]).expect("it is light");
+        assert!(short.apart < SWITCH, "{short:?}");
+        // One that waits for each kernel makes way by itself: what follows may come as it likes.
+        let waits = Peer { burst: MS, ..taker };
+        assert_eq!(together(0, &[light, waits]).map(|it| (it.flows, it.late)), Some((true, MS + SWITCH)));
+        let latency = Peer { priority: Priority::Latency, ..light };
+        assert_eq!(together(0, &[latency, taker]).map(|it| it.apart), Some(0));
     }
 
     #[test]

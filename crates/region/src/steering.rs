@@ -41,6 +41,7 @@ const FILLS: u64 = 2;
 const IS_ON: u64 = 4;
 const PENDING: u64 = 8;
 const URGENT: u64 = 16;
+const BATCHES: u64 = 32;
 
 /// A container's words, besides those of [`word`].
 pub(crate) mod of_container {
@@ -79,6 +80,8 @@ pub struct Facts {
     pub pending: bool,
     /// It answers requests, if its container is a `latency` one, and does not work without end.
     pub urgent: bool,
+    /// Its launches go in batches.
+    pub batches: bool,
 }
 
 /// A container that is there.
@@ -185,7 +188,8 @@ impl Compute<'_> {
             | flag(facts.fills, FILLS)
             | flag(facts.is_on, IS_ON)
             | flag(facts.pending, PENDING)
-            | flag(facts.urgent, URGENT);
+            | flag(facts.urgent, URGENT)
+            | flag(facts.batches, BATCHES);
         said(own, of_process::USAGE).store(facts.usage.into(), SeqCst);
         said(own, of_process::DEMAND).store(facts.demand.into(), SeqCst);
         said(own, of_process::BURST).store(facts.burst, SeqCst);
@@ -257,6 +261,7 @@ impl Compute<'_> {
                         fills: false,
                         burst: 0,
                         quiet: u64::MAX,
+                        batches: true,
                     },
                     virtual_time: read(of_container::VIRTUAL),
                     is_on: false,
@@ -270,6 +275,7 @@ impl Compute<'_> {
                 it.peer.fills |= flags & FILLS != 0;
                 it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
                 it.peer.quiet = it.peer.quiet.min(now.saturating_sub(read_it(of_process::WORKED)));
+                it.peer.batches &= flags & BATCHES != 0;
                 it.is_on |= flags & IS_ON != 0;
                 if flags & URGENT != 0 {
                     it.peer.priority = Priority::Latency;

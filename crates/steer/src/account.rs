@@ -5,7 +5,7 @@
 //! used the time in between. That is also right where a kernel is longer than the time between two looks, or its cost is not
 //! known; what is done in the end of it was paid for already.
 
-use ration_policy::tuning::{LONGEST_WORK, PAUSE};
+use ration_policy::tuning::LONGEST_WORK;
 
 /// The account of one process on one GPU. Times are nanoseconds.
 pub struct Account {
@@ -46,7 +46,6 @@ impl Account {
 
     /// How much is to be charged.
     pub fn look(&mut self, look: &Look, window: u64) -> u64 {
-        let is_dense = look.done + PAUSE * u64::from(look.launches) >= look.on && look.launches > 1;
         // No more than there was time for: where it says so, costs are too high. What was done before it went off may be seen now.
         let by_cost = (look.done - look.done.min(self.ahead)).min(look.on + self.slack);
         let by_time = look.on * u64::from(look.exclusive) / 1_000_000;
@@ -61,10 +60,9 @@ impl Account {
         } else {
             // What is under way was paid for in part, also while it is off.
             self.ahead = if look.pending && look.launches == 0 { self.ahead } else { 0 };
-            // Of what is dense, some may have been worked on before: it is told of when it ends.
-            let used = if is_dense { by_time.max(by_cost) } else { by_cost };
-            self.slack = (look.on + self.slack - used).min(LONGEST_WORK);
-            used
+            // Some may have been worked on before: it is told of when it ends.
+            self.slack = (look.on + self.slack - by_cost).min(LONGEST_WORK);
+            by_cost
         };
         let part = (look.time as f64 / window as f64).min(1.0);
         // A kernel may have taken longer than from one look to the next.
@@ -146,17 +144,6 @@ mod tests {
             charged += (0..4).map(|_| account.look(&look(0, false, ALL), 60 * MS)).sum::<u64>();
         }
         assert_eq!(charged, 100 * MS);
-    }
-
-    #[test]
-    fn pauses_that_nobody_could_use_count() {
-        let mut account = Account::new();
-        let mut charge = |launches: u32| {
-            let done = 1_000 * u64::from(launches);
-            let look = Look { launches, ..look(done, false, ALL) };
-            account.look(&look, 60 * MS)
-        };
-        assert_eq!((charge(250), charge(30)), (MS, 30_000));
     }
 
     #[test]

@@ -23,6 +23,8 @@ mod room;
 mod state;
 mod switching;
 
+use ration_policy::steer::Together;
+
 pub use state::{Next, Seen, State};
 
 /// Why a process is off the GPU.
@@ -86,6 +88,9 @@ pub trait Process {
 
     /// Whether others make room as soon as it launches something: it is a `latency` container.
     fn is_awaited(&self, is: bool);
+
+    /// Its launches are kept back and go together; `None`: each as it comes. Whether they do.
+    fn batches(&self, together: Option<Together>) -> bool;
 
     /// Whether launches wait in their calls for it to come on.
     fn is_waited_for(&self) -> bool;

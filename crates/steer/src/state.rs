@@ -44,6 +44,9 @@ pub struct State {
     /// What it may have of the GPU: its limit, or less where others are short.
     pub(crate) limit: Share,
     pub(crate) due: steer::Due,
+    pub(crate) batch: steer::Batch,
+    /// Its launches go in batches.
+    pub(crate) batches: bool,
     /// How long it waited for its last lease, if it had something to do since.
     pub(crate) kept_waiting: u64,
     pub(crate) written: u64,
@@ -127,6 +130,8 @@ impl State {
             slice: steer::Slice::NEW,
             limit: Share::WHOLE,
             due: steer::Due::NEW,
+            batch: steer::Batch::NEW,
+            batches: false,
             kept_waiting: 0,
             written: SLICE,
             fills: false,
@@ -212,6 +217,8 @@ impl State {
         let (own, peers) = peers(&among);
         self.limit = compute.limit().min(self.due.next(own, &peers, now));
         let limit = self.limit;
+        let together = self.batch.next(own, &peers, now);
+        self.batches = process.batches(together.filter(|_| is_there));
         // By launches, who comes would wait for all that is queued.
         let counts = is_there && (!(is_alone && limit.is_whole()) || process.is_by_launches());
         process.counts(counts);
@@ -337,6 +344,7 @@ impl State {
             is_on: self.off.is_none(),
             pending: self.pending,
             urgent: self.is_urgent,
+            batches: self.batches,
         }
     }
 

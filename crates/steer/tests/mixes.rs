@@ -113,18 +113,18 @@ fn pairs() {
     let pairs: Vec<Vec<usize>> =
         (0..SHAPES.len()).flat_map(|one| (one..SHAPES.len()).map(move |other| vec![one, other])).collect();
     let wrong = Judge::new().count(&pairs);
-    // In all of those that are over, one fills the GPU and the other does not, and it is as by plain time slicing.
-    assert!(wrong.under == 0 && wrong.sum <= 1 && wrong.over <= 17, "see the table");
+    // In all of those that are over, one fills the GPU and the other does not: mostly one that waits every millisecond.
+    assert!(wrong.under <= 1 && wrong.sum <= 2 && wrong.over <= 23, "see the table");
 }
 
 #[test]
 fn fours() {
     let wrong = Judge::new().count(&drawn(40, 4, 7));
-    assert!(wrong.under <= 2 && wrong.sum <= 5 && wrong.over <= 9, "see the table");
+    assert!(wrong.under <= 5 && wrong.sum == 0 && wrong.over <= 16, "see the table");
 }
 
 #[test]
 fn eights() {
     let wrong = Judge::new().count(&drawn(16, 8, 8));
-    assert!(wrong.under == 0 && wrong.sum <= 2 && wrong.over <= 8, "see the table");
+    assert!(wrong.under == 0 && wrong.sum == 0 && wrong.over <= 6, "see the table");
 }

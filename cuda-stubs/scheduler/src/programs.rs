@@ -113,6 +113,10 @@ impl Shape {
     /// A small network, waited for after each step: for 9%.
     pub const MLP: Shape =
         Shape { launches: 30, kernel: 3 * US, interval: 20 * US, gap: 400 * US, ..Shape::EAGER_DECODE };
+    /// A smaller decoder: the GPU is busy for a sixth of the time.
+    pub const TOKEN: Shape = Shape { launches: 150, kernel: 4_400, interval: 22 * US, ..Shape::EAGER_DECODE };
+    /// Kernels of a loop, a few hundred of them ahead of the GPU.
+    pub const LOOP: Shape = Shape { kernel: 3_700, gap: 15_500, depth: 800, ..Shape::LAUNCH_BOUND };
     /// Small kernels sent slower than the GPU does them, never waited for.
     pub const LAUNCH_BOUND: Shape =
         Shape { launches: 1, kernel: 9 * US, interval: 0, waits: false, gap: 32 * US, every: 0, rounds: 1, depth: 320 };
@@ -138,7 +142,30 @@ pub struct Program {
     is_blocked: bool,
     /// The most that it may have launched by now.
     most: u64,
+    /// Its launches are kept back and go together.
+    together: Option<Together>,
+    /// Those that are kept back, since when; when the first of the last round went, and which round that was.
+    kept: u64,
+    kept_since: u64,
+    went: u64,
+    went_in: u64,
 }
+
+/// Launches that are kept back go so that they are done about when the program waits for them. Times are nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Together {
+    /// They go no more often than this.
+    pub least: u64,
+    /// And after so long at the latest.
+    pub most: u64,
+    /// They run so long after they went.
+    pub late: u64,
+    /// Once some went, the others follow as they come, until the program waits.
+    pub flows: bool,
+}
+
+/// Launches that are kept back at most: half of what a queue holds.
+const MOST_KEPT: u64 = 512;
 
 impl Program {
     /// A program whose first round begins at `start`.
@@ -157,7 +184,27 @@ impl Program {
             launched: 0,
             is_blocked: false,
             most: u64::MAX,
+            together: None,
+            kept: 0,
+            kept_since: 0,
+            went: 0,
+            went_in: 0,
         }
+    }
+
+    /// Its launches go together from now on; `None`: each as it comes.
+    pub fn go_together(&mut self, together: Option<Together>) {
+        self.together = together;
+    }
+
+    /// What it has launched that is not done.
+    pub fn in_flight(&self, device: &impl Device) -> u64 {
+        device.in_flight(self.group) + self.kept
+    }
+
+    /// What was kept back goes.
+    fn open(&mut self, device: &mut impl Device) {
+        (0..std::mem::take(&mut self.kept)).for_each(|_| device.launch(self.group, self.shape.kernel));
     }
 
     /// What it does.
@@ -207,8 +254,32 @@ impl Program {
 
     /// What the host does at the device's present time. To be called often: what happens in between is seen now.
     pub fn step(&mut self, device: &mut impl Device) {
+        self.go(device);
+        if self.kept == 0 {
+            self.kept_since = u64::MAX;
+            return;
+        }
+        let (now, shape) = (device.now(), &self.shape);
+        self.kept_since = self.kept_since.min(now);
+        let waits_at = if shape.waits { self.began.saturating_add(shape.interval * shape.launches) } else { u64::MAX };
+        let is_first = self.went_in != self.rounds_begun;
+        let is_due = |it: &Together| {
+            let is_awaited =
+                self.is_blocked || (is_first || it.flows) && now + self.kept * shape.kernel + it.late >= waits_at;
+            let may_go = !is_first || now >= self.went + it.least;
+            now >= self.kept_since + it.most || is_awaited && may_go || self.kept >= MOST_KEPT
+        };
+        if self.together.as_ref().is_none_or(is_due) {
+            if is_first {
+                (self.went, self.went_in) = (now, self.rounds_begun);
+            }
+            self.open(device);
+        }
+    }
+
+    fn go(&mut self, device: &mut impl Device) {
         let now = device.now();
-        let mut in_flight = device.in_flight(self.group);
+        let mut in_flight = self.in_flight(device);
         self.is_blocked = false;
         while self.next <= now {
             if self.left == 0 {
@@ -243,7 +314,11 @@ impl Program {
                 self.next = now;
                 return;
             }
-            device.launch(self.group, self.shape.kernel);
+            if self.together.is_none() {
+                device.launch(self.group, self.shape.kernel);
+            } else {
+                self.kept += 1;
+            }
             in_flight += 1;
             self.launched += 1;
             self.left -= 1;
@@ -286,7 +361,7 @@ pub fn run<D: Device>(
     let start = device.now();
     let begin = |(group, shape): (usize, &Shape)| Program::new(*shape, group, start + group as u64 * 137 * US);
     let mut programs: Vec<Program> = shapes.iter().enumerate().map(begin).collect();
-    let done = |device: &D, program: &Program| program.launched - device.in_flight(program.group);
+    let done = |device: &D, program: &Program| program.launched - program.in_flight(device);
     let mut before = Vec::new();
     let mut rounds_before = Vec::new();
     for step in 0..(warm + time) / STEP {

@@ -57,7 +57,13 @@ class Entry:
 def fair_shares(mix: Sequence[Entry]) -> list[float]:
     """Of the time that is not lost to switching between containers."""
     capacity = min(100.0, max(sum(it.gpu for it in mix), sum(it.plain_gpu for it in mix)))
-    return fair([it.request for it in mix], [it.u for it in mix], capacity)
+    return fair([it.request for it in mix], [wanted(it) for it in mix], capacity)
+
+
+def wanted(it: Entry) -> float:
+    """What it uses alone. Who is quicker than alone, in another process or at another time, uses as much more."""
+    quicker = [gpu for speed, gpu in ((it.speed, it.gpu), (it.plain_speed, it.plain_gpu)) if speed > 100]
+    return max([it.u, *quicker])
 
 
 def due_speed(it: Entry, share: float) -> float:

@@ -22,6 +22,7 @@ const FILLS: Facts = Facts {
     is_on: true,
     pending: true,
     urgent: false,
+    batches: false,
 };
 
 /// Containers of one process each, all of which have just said that they fill the GPU; and who is in them.
@@ -152,6 +153,7 @@ fn processes_of_a_container_are_added_up() {
             is_on: true,
             pending: true,
             urgent: false,
+            batches: false,
         },
         NOW,
     );

@@ -8,10 +8,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::rc::Rc;
 
-use ration_policy::{Priority, Share};
+use ration_policy::tuning::BATCH;
+use ration_policy::{Priority, Share, steer};
 use ration_region::{ComputeView, Lease, Member, Region};
 use ration_steer::{Fault, Off, Process, Seen, State, Switch};
-use sim_scheduler::programs::{Program, Shape};
+use sim_scheduler::programs::{Program, Shape, Together};
 use sim_scheduler::{Costs, Gpu, OFF_CALL, ON_CALL, US};
 
 pub use sim_scheduler::MS;
@@ -51,6 +52,8 @@ pub const SHAPES: &[(&str, Shape)] = &[
     ("large conv", Shape::LARGE_CONV),
     ("training", Shape::TRAINING),
     ("cupy", Shape::LAUNCH_BOUND),
+    ("token", Shape::TOKEN),
+    ("loop", Shape::LOOP),
 ];
 
 impl Container {
@@ -87,6 +90,7 @@ struct Hand {
     counts: Cell<bool>,
     awaited: Cell<bool>,
     switches: Cell<u64>,
+    together: Cell<Option<steer::Together>>,
 }
 
 impl Switch for Hand {
@@ -147,6 +151,11 @@ impl Process for Hand {
 
     fn is_awaited(&self, is: bool) {
         self.awaited.set(is);
+    }
+
+    fn batches(&self, together: Option<steer::Together>) -> bool {
+        self.together.set(together);
+        together.is_some()
     }
 
     fn is_waited_for(&self) -> bool {
@@ -323,6 +332,8 @@ impl Node {
         let next = tenant.state.look(&tenant.hand, &compute, &seen, now);
         tenant.next = next.at.max(tenant.hand.now.get()) + late;
         tenant.lease = next.lease;
+        let together = |it: steer::Together| Together { least: it.apart, most: BATCH, late: it.late, flows: it.flows };
+        tenant.program.go_together(tenant.hand.together.get().map(together));
         let holds = matches!(tenant.hand.off.get(), Some(Off::Limit | Off::Due));
         if holds != tenant.held {
             tenant.held = holds;
@@ -359,7 +370,7 @@ impl Tenant {
     fn sees(&mut self, gpu: &Gpu) -> Seen {
         let (shape, launched) = (*self.program.shape(), self.program.launched());
         let size = group(&shape);
-        let finished = launched - gpu.in_flight(self.program.group());
+        let finished = launched - self.program.in_flight(gpu);
         let is_blocked = self.program.is_blocked();
         let last = if is_blocked { launched } else { (launched / size * size).max(self.marked) };
         let done = if finished >= last { last } else { (finished / size * size).max(self.seen) };
@@ -387,7 +398,7 @@ impl Tenant {
 
     /// The work that was done for it, in nanoseconds.
     pub fn done(&self, gpu: &Gpu) -> u64 {
-        (self.program.launched() - gpu.in_flight(self.program.group())) * self.program.shape().kernel
+        (self.program.launched() - self.program.in_flight(gpu)) * self.program.shape().kernel
     }
 }
 
