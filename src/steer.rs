@@ -194,8 +194,8 @@ pub fn before_wait() {
 
 /// Whether an event of the program's is done, where launches are kept back: then nobody waits for it.
 pub fn is_done(event: CUevent) -> bool {
-    // SAFETY: what the program asks for itself.
-    batch::is_on() && unsafe { calls::cuEventQuery(event) } == CUDA_SUCCESS
+    // SAFETY: an event that the program is about to wait for.
+    batch::is_on() && calls::without_breaking_captures(|| unsafe { calls::cuEventQuery(event) }) == CUDA_SUCCESS
 }
 
 /// The program has asked for the end of something, and it is not done.
