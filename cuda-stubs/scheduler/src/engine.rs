@@ -14,8 +14,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// As measured: a change between two groups that fill the GPU takes 0.2 ms. How much of it is which, and what it costs to leave one
-    /// that ran dry, is by 21 rows of short kernels beside long ones (docs/design/compute.md), which agree within 3 points.
+    /// As measured: a change between two groups that fill the GPU takes 0.2 ms. What it costs to leave one that ran dry is by rows of
+    /// short kernels beside long ones (docs/design/compute.md).
     pub const H200: Costs = Costs { save: 100 * US, restore: 100 * US, leave: 150 * US };
 }
 

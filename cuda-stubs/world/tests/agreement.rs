@@ -99,6 +99,20 @@ const fn slices(what: &'static str, slices: &'static [u64], speeds: &'static [(f
     Case { what, shapes: DEEP_2, slices, speeds, latency: None }
 }
 
+/// Programs of tests/gpu/programs/held_streams.c: what a kernel takes there with the pause behind it is by these rows.
+const LAUNCHES_ON: &[Shape] = &[Shape { kernel: 2_800, gap: 15_500, depth: 1000, ..Shape::LAUNCH_BOUND }, DEEP];
+const WAITS_FOR_MANY: &[Shape] =
+    &[Shape { launches: 150, kernel: 3_100, interval: 25 * US, gap: 25 * US, ..Shape::EAGER_DECODE }, DEEP];
+
+const fn short(
+    what: &'static str,
+    shapes: &'static [Shape],
+    slices: &'static [u64],
+    speeds: &'static [(f64, f64)],
+) -> Case {
+    Case { what, shapes, slices, speeds, latency: None }
+}
+
 const CASES: &[Case] = &[
     slices("slices 2048/2048 us", &[], &[exactly(45.6), exactly(45.6)]),
     slices("slices 1000/3000 us", &[1000, 3000], &[exactly(22.4), exactly(68.5)]),
@@ -123,9 +137,17 @@ const CASES: &[Case] = &[
         what: "eager decode / deep",
         shapes: &[Shape::EAGER_DECODE, DEEP],
         slices: &[],
-        speeds: &[(82.0, 114.0), (66.0, 78.0)],
+        // By host and process: a real decoder.
+        speeds: &[(47.7, 114.0), (65.0, 78.0)],
         latency: None,
     },
+    short("a launch each 15.5 us / deep, 500 us", LAUNCHES_ON, &[8192, 500], &[exactly(99.5), exactly(47.1)]),
+    short("the same, 1000 us", LAUNCHES_ON, &[8192, 1000], &[exactly(99.8), exactly(60.5)]),
+    short("the same, 2048 us", LAUNCHES_ON, &[8192, 2048], &[exactly(99.4), exactly(69.1)]),
+    short("the same, 4096 us", LAUNCHES_ON, &[8192, 4096], &[exactly(99.7), exactly(74.5)]),
+    short("150 launches, waited for / deep, 1000 us", WAITS_FOR_MANY, &[8192, 1000], &[exactly(83.9), exactly(66.9)]),
+    short("the same, 2048 us", WAITS_FOR_MANY, &[8192, 2048], &[exactly(70.8), exactly(77.8)]),
+    short("the same, 4096 us", WAITS_FOR_MANY, &[8192, 4096], &[exactly(75.0), exactly(83.7)]),
     Case {
         what: "requests / deep",
         shapes: &[Shape::REQUESTS, DEEP],
