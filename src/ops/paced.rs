@@ -38,6 +38,7 @@ pub unsafe fn asks(call: &mut Call<'_>) -> Outcome {
 
 /// A copy from the host. Where the memory is not pinned, the driver may wait for the stream until there is room for so much.
 pub unsafe fn sends<T: TryInto<u64>>(call: &mut Call<'_>, bytes: T) -> Outcome {
+    // Up to so much the driver takes over at once, by CUDA's own documentation.
     const AT_ONCE: u64 = 64 << 10;
     if bytes.try_into().is_ok_and(|bytes| bytes > AT_ONCE) {
         steer::before_asking();

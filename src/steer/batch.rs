@@ -37,7 +37,9 @@ static WENT_AFTER: AtomicU64 = AtomicU64::new(0);
 static WENT: AtomicU64 = AtomicU64::new(0);
 /// How many launches there were when the program last asked whether something is done.
 static POLLED: AtomicU64 = AtomicU64::new(0);
-/// The watcher's: how many launches there were when it last looked at that, and when.
+/// The watcher's: since when something is kept back, as far as it knows; how many launches there were when it last looked at that,
+/// and when.
+static SINCE: AtomicU64 = AtomicU64::new(0);
 static SENT: AtomicU64 = AtomicU64::new(0);
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
@@ -75,6 +77,7 @@ pub fn is_on() -> bool {
 /// What is kept back goes.
 pub fn go(now: u64) {
     lane::all().for_each(|lane| lane.latch().release());
+    set(&SINCE, 0);
     if WENT_AFTER.swap(get(&WAITS), Ordering::Relaxed) != get(&WAITS) {
         set(&WENT, now);
     }
@@ -119,6 +122,10 @@ fn keep(lane: &Lane, is_new: bool, stream: Stream, context: CUcontext) {
         go(now);
     } else if !flows && kept.is_none() && lane.latch().keep(stream, context) {
         lane.keeps_from(now);
+        // It may have ended meanwhile.
+        if !is_on() {
+            go(now);
+        }
     }
 }
 
@@ -157,13 +164,19 @@ pub fn is_not_done() {
 
 /// By the watcher: opens what is due. When to look again, where launches are kept back.
 pub fn look(now: u64) -> Option<u64> {
-    let apart = get(&APART);
+    let (apart, is_kept) = (get(&APART), lane::all().any(|lane| lane.latch().keeps()));
+    // Seen first now, or some time ago.
+    let since = if is_kept && get(&SINCE) != 0 { get(&SINCE) } else { now };
+    set(&SINCE, if is_kept { since } else { 0 });
     if apart == 0 {
+        // Whoever was about to keep something when that ended.
+        if is_kept {
+            go(now);
+        }
         return None;
     }
     let is_asked = WAITING.load(Ordering::Relaxed) > 0;
-    let is_kept = lane::all().any(|lane| lane.latch().keeps());
-    let mut goes = is_kept && is_asked && may_go(now);
+    let mut goes = is_kept && (is_asked && may_go(now) || now >= since + BATCH);
     if now >= get(&LOOKED) + LATCHED {
         set(&LOOKED, now);
         let sent = lane::all().map(Lane::sent).sum();

@@ -106,7 +106,7 @@ impl Process for Here<'_> {
     fn batches(&self, together: Option<Together>) -> bool {
         // A process's launches are kept back by one rule: where it is on several GPUs, they are not.
         let is_only = ledger::all().nth(1).is_none();
-        is_only && batch::keeps(together.filter(|_| !self.is_by_launches()))
+        batch::keeps(together.filter(|_| is_only && !self.is_by_launches()))
     }
 
     fn is_waited_for(&self) -> bool {

@@ -3,8 +3,8 @@
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
 use crate::tuning::{
-    AT_WORK, BUSY, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT, SHORTEST_SLICE,
-    SIDE, SLICE, SLICES, SWITCH,
+    AT_WORK, BUSY, HURRIED_SLICE, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT,
+    SHORTEST_SLICE, SIDE, SLICE, SLICES, SWITCH,
 };
 use crate::{Priority, Share};
 
@@ -145,7 +145,7 @@ impl Slice {
         let is_hurried = |it: &Peer| it.is_latency() && it.quiet < BUSY;
         if !me.takes_leases() {
             // So does a light one, mostly.
-            return if peers.iter().any(is_hurried) { SLICE / 2 } else { LONGEST_SLICE };
+            return if peers.iter().any(is_hurried) { HURRIED_SLICE } else { LONGEST_SLICE };
         }
         if peers.iter().all(Peer::takes_leases) {
             // Nobody slips in, and it matters only while the next one comes on: the holder keeps the GPU until it is off.

@@ -106,6 +106,9 @@ pub const OFF_AFTER: u64 = SWITCH;
 
 /// The slice of a program that does not fill the GPU.
 pub const LONGEST_SLICE: u64 = 4 * SLICE;
+/// The same while a `latency` container is busy, which waits for it: with 8 ms, one request in a hundred beside three kinds of
+/// programs takes 2.1 times the time alone in the model, with this 1.6.
+pub const HURRIED_SLICE: u64 = SLICE / 2;
 /// The slice of one that fills the GPU, where others come seldom and are to be served at once: as long as the change that it costs.
 /// With it a `latency` container answers within 1.05 times the time alone, with 2 ms within 1.35.
 pub const SHORTEST_SLICE: u64 = SWITCH;
@@ -120,9 +123,10 @@ pub const LONGEST_ROOM: u64 = ROUND / 2;
 /// Who is at work for longer than this without a pause does not answer anybody: it has its share like others.
 pub const ENDLESS: u64 = ROUND;
 
-/// Launches of a program that does not fill the GPU are kept back for so long at most.
+/// Launches of a program that does not fill the GPU are kept back for so long at most. Measured: beside a loop that is held for 4, 8 and
+/// 16 ms its neighbour has 72, 76 and 76% of its speed.
 pub const BATCH: u64 = 8 * LOOK;
-/// And no more of them: half of what a queue holds.
+/// And no more of them: half of the 1,022 that a queue holds.
 pub const KEPT: u32 = 8 * MARKED;
 
 // Demand, and what launches cost.
