@@ -168,16 +168,18 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
         slice.compute().launched(more[0], more[1]);
     }
     let answer = lane::all().map(Lane::answer).max().map_or(0, |(_, answer)| answer);
-    let mut soonest = None;
+    let (mut soonest, mut is_beside_others) = (None, false);
     for (slice, steer) in steers() {
         slice.has_a_place();
         let launches = steer.touched.swap(false, Ordering::Relaxed) || launches;
         let seen = Seen { launches, away, answer };
         let next =
             steer.state.with(|state| state.look(&steer.here(slice), &slice.compute(), &seen, sys::nanoseconds()));
+        is_beside_others |= next.is_beside_others;
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));
         }
     }
+    lane::is_beside_others(is_beside_others);
     soonest
 }

@@ -86,7 +86,8 @@ impl Gate {
 
     /// By the controller, where channels are driven: launches wait in their calls, too, or do not any more. Who is off by its limit
     /// has to be slower. What it queued meanwhile would run packed, with pauses in between that are too short for others, so that
-    /// the same work would count for more than it did before.
+    /// the same work would count for more than it did before. Who launches so fast that all of its pauses are too short goes on: what
+    /// it queues costs less.
     pub fn holds(&self, is: bool) {
         self.set(if is { CLOSED } else { OPEN });
     }
@@ -95,7 +96,7 @@ impl Gate {
     #[inline]
     pub fn pass_held(&self, lane: &Lane) {
         let word = self.word.load(Ordering::Relaxed);
-        if word & STATE != OPEN && !lane.queues(word, MARKED) {
+        if word & STATE != OPEN && !lane.may_be_packed() && !lane.queues(word, MARKED) {
             self.wait_until_open();
         }
     }

@@ -76,8 +76,10 @@ pub struct Lane {
     /// Holds the stream for what is measured, and for what is kept back: how many launches, and since when.
     latch: Latch,
     kept: Cell<(u32, u64)>,
-    /// When the GPU would be done with all of it, if it had nothing else to do.
+    /// When the GPU would be done with all of it, if it had nothing else to do; and how long the pauses before launches are that
+    /// count as used, on average.
     free: Cell<u64>,
+    pauses: Cell<u64>,
     /// The thread's own: when it launched the first that it has not waited for; 0: there is none.
     asked: Cell<u64>,
     total_asked: Cell<u64>,
@@ -94,6 +96,14 @@ unsafe impl Sync for Lane {}
 
 /// All lanes. Only ever added to; a thread block that is used again brings its lane with it.
 static ALL: AtomicPtr<Lane> = AtomicPtr::new(null_mut());
+
+/// What a launch takes besides its kernel, however far it is from the one before: others leave caches cold.
+static BESIDE_OTHERS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether others use the GPU, too.
+pub fn is_beside_others(is: bool) {
+    BESIDE_OTHERS.store(if is { GAP_HELD } else { 0 }, Ordering::Relaxed);
+}
 
 /// All lanes.
 pub fn all() -> impl Iterator<Item = &'static Lane> {
@@ -169,6 +179,7 @@ impl Lane {
             latch: Latch::new(),
             kept: Cell::new((0, 0)),
             free: Cell::new(0),
+            pauses: Cell::new(0),
             asked: Cell::new(0),
             total_asked: Cell::new(0),
             waits: Cell::new(0),
@@ -219,6 +230,13 @@ impl Lane {
         let (count, since) = self.kept.get();
         self.kept.set((count + 1, since));
         self.latch.keeps().then_some((count + 1, since))
+    }
+
+    /// Whether what is queued now and runs later costs no more than if it ran as it comes: pauses are shorter in a backlog, but
+    /// those of programs that launch seldom do not count.
+    #[inline]
+    pub fn may_be_packed(&self) -> bool {
+        self.pauses.get() > GAP
     }
 
     /// Whether it may launch one more while the gate's word is this: of so many.
@@ -309,7 +327,8 @@ impl Lane {
         }
         let (pause, start) = pause_before(sys::nanoseconds(), self.free.get());
         self.free.set(start + cost);
-        pause
+        self.pauses.set((7 * self.pauses.get() + pause) / 8);
+        pause.max(BESIDE_OTHERS.load(Ordering::Relaxed))
     }
 
     fn is_at(&self, stream: Stream, context: CUcontext, device: CUdevice) {
@@ -338,6 +357,14 @@ impl Lane {
     pub fn after_wait(&self) {
         let asked = self.asked.replace(0);
         if asked == 0 {
+            return;
+        }
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        // The last is from just before the wait: it may be behind what was waited for.
+        let last = self.slots[(head.wrapping_sub(2) % SIZE) as usize].event.load(Ordering::Relaxed);
+        if head > tail + 1 && last != 0 && !has_passed(last) {
+            // More is under way: it keeps so far ahead of the GPU, and waits for no answer.
+            self.answer.store(0, Ordering::Relaxed);
             return;
         }
         let (now, usual) = (sys::nanoseconds(), self.answer.load(Ordering::Relaxed));

@@ -39,16 +39,18 @@ pub const PAUSE: u64 = 5 * US;
 pub const BESIDE: u64 = 2_500;
 /// What a launch takes at least: an empty kernel, by CUPTI.
 pub const EMPTY: u64 = 800;
-/// A mark after so many launches: an event takes 1 µs of the launching thread, a launch 3. And so many queue while off by a limit.
-pub const MARKED: u32 = 64;
-/// What is known is measured again after so many launches: two events and a latch are less than a hundredth of them.
-pub const AGAIN: u32 = 256;
+/// A mark after so many launches: an event takes 2 µs of the launching thread, a launch 2 to 4. And so many queue while off by a
+/// limit.
+pub const MARKED: u32 = 128;
+/// What is known is measured again after so many launches: two events, a latch and a fill take 15 µs, half a hundredth of them.
+pub const AGAIN: u32 = 1024;
 /// So many sealed measurements of which the least counts, before it moves with them: where two of three are interrupted, one of six
 /// is not, nine times of ten.
 pub const ENOUGH: u32 = 6;
 /// What lies between two kernels of a queue. Measured: 1.1 to 1.35 µs a launch in five networks and loops, by CUPTI.
 pub const GAP: u64 = 1_250;
-/// The same in a queue that was held and is let go whole. By CUPTI, of a loop, a decoder and a small network beside four others.
+/// The same beside others, in a queue that was held and is let go whole, and at least: caches are cold. By CUPTI, of a loop, a decoder
+/// and a small network beside four others.
 pub const GAP_HELD: u64 = 500;
 /// A call that takes so long does so because of others: a hundred times as long as usual.
 pub const SLOW: u64 = 50 * MS;
@@ -127,7 +129,7 @@ pub const ENDLESS: u64 = ROUND;
 /// 16 ms its neighbour has 72, 76 and 76% of its speed.
 pub const BATCH: u64 = 8 * LOOK;
 /// And no more of them: half of the 1,022 that a queue holds.
-pub const KEPT: u32 = 8 * MARKED;
+pub const KEPT: u32 = 4 * MARKED;
 
 // Demand, and what launches cost.
 
@@ -143,7 +145,7 @@ pub const LATCHED: u64 = 2 * LOOK;
 /// After so many of those there are no latches any more: all of them together cost a program no more than a lease.
 pub const STUCK: u32 = (LEASE / (2 * LATCHED)) as u32;
 /// A mark after so much work.
-pub const WORK: u64 = LOOK / 4;
+pub const WORK: u64 = LOOK / 2;
 
 // By launches.
 

@@ -98,6 +98,8 @@ pub struct Next {
     pub at: u64,
     /// A lease that it waits for the next of.
     pub lease: Option<Lease>,
+    /// There are others on the GPU.
+    pub is_beside_others: bool,
 }
 
 impl Default for State {
@@ -261,7 +263,7 @@ impl State {
             }
             None => now + if is_there { CALM } else { 5 * CALM },
         };
-        Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)) }
+        Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)), is_beside_others: !is_alone }
     }
 
     fn account(
@@ -342,7 +344,8 @@ impl State {
             fills: self.fills,
             burst: self.burst,
             is_on: self.off.is_none(),
-            pending: self.pending,
+            // Between two steps of an answer nothing may be under way when it is looked at.
+            pending: self.pending || self.launched == self.looked,
             urgent: self.is_urgent,
             batches: self.batches,
         }
