@@ -35,7 +35,7 @@ MOST_SCRIPTS = 12  # processes with a framework in one pool: thirty kept the ker
 LIMITS = (10, 25, 50, 75, 90)
 SHARE_SECONDS = 6.0
 FREE_ROUNDS = 2
-COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "account", "apart", "thread", "held"]
+COLUMNS = ["mix", "container", "u", "plain: speed", "GPU", "ration: speed", "GPU", "account", "apart", "host", "thread", "held"]
 
 # What each program requests in pairs, fours and eights: requests are weights where they are more than the GPU has.
 REQUESTS = {
@@ -153,7 +153,8 @@ def rows_of(result: Result, wrong: list[str]) -> list[list[str]]:
         name = f"{it.load.name} ({asks})" if asks else it.load.name
         u = figure(got.u) if got else ""
         account = listed([it.account for it in got.accounts]) if got else ""
-        rows.append([result.mix.name, name, u, *cells, account, apart, thread, "no" if wrong else "yes"])
+        host = listed([it.host for it in (plain, ration) if it])
+        rows.append([result.mix.name, name, u, *cells, account, apart, host, thread, "no" if wrong else "yes"])
     return rows
 
 

@@ -105,6 +105,7 @@ class Part:
     cuts: list[tuple[int, int]] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
     took_us: list[float] = field(default_factory=list)
+    host_ns: list[int] = field(default_factory=list)  # what the same piece of Python took, again and again
     thread: float | None = None  # of a core, in per cent: what the library's thread took
     account: float | None = None  # of the window, in per cent: GPU time by the library's account
     broken: str = ""
@@ -120,6 +121,7 @@ class Alone:
     took_us: list[float]
     reference: busy.Reference
     apart: float = 0.0  # of two windows, before and after: by how much their speeds differ, in per cent of the mean
+    host_ns: float = 0.0  # what a piece of Python took in its process, in the median; 0: it is not in Python
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Found:
     thread: float | None = None
     apart: float | None = None  # how far rounds are apart, or two windows of what it is compared with: see `mean`
     accounts: tuple[Account, ...] = ()  # of each window
-
+    host: float = 100.0  # how fast its host was, in per cent of what it was alone
 
 def mean(rounds: Sequence[Found]) -> Found:
     """What a container got over some rounds: on average, with the requests of all. Says how far its speeds are apart."""
@@ -158,6 +160,7 @@ def mean(rounds: Sequence[Found]) -> Found:
         speed=speed,
         gpu=statistics.mean(it.gpu for it in rounds),
         raw=statistics.mean(it.raw for it in rounds),
+        host=statistics.mean(it.host for it in rounds),
         took_us=[us for it in rounds for us in it.took_us],
         cuts=[
             (statistics.mean(speed for speed, _ in cut), statistics.mean(gpu for _, gpu in cut))

@@ -219,6 +219,8 @@ class Pool:
                 pairs = [pair.split(":") for pair in words if ":" in pair]
                 if word == "took_us":
                     part.took_us += [float(us) for at, us in pairs if part.start <= int(at) < part.end]
+                elif word == "host":
+                    part.host_ns += [int(ns) for at, ns in pairs if part.start <= int(at) < part.end]
                 elif word == "marks":
                     part.marks = [(int(at), int(units)) for at, units in pairs]
                 elif word == "done":
@@ -297,6 +299,7 @@ class Pool:
             [us for part in parts for us in part.took_us],
             reference,
             100 * (max(rates) - min(rates)) / rate if rate else 0.0,
+            statistics.median([ns for part in parts for ns in part.host_ns] or [0.0]),
         )
 
     def sums(
@@ -336,6 +339,7 @@ class Pool:
             part.thread,
             alone.apart if part.seat in self.without else None,
             accounts,
+            100 * alone.host_ns / statistics.median(part.host_ns) if alone.host_ns and part.host_ns else 100.0,
         )
 
     def close(self) -> None:

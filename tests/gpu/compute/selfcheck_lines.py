@@ -290,9 +290,10 @@ class Scripts(unittest.TestCase):
     def test_a_step_is_repeated_run_after_run(self) -> None:
         source = "import share_common, time\nshare_common.repeat(lambda: (lambda: time.sleep(.002), lambda: lambda: None, 2))"
         lines_ = self.told(source)
-        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("marks", "done") * 2])
-        marks = [tuple(map(int, pair.split(":"))) for pair in lines_[2][1:]]
-        units, began, ended = (int(word) for word in lines_[3][1:])
+        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("host", "marks", "done") * 2])
+        marks = [tuple(map(int, pair.split(":"))) for pair in lines_[3][1:]]
+        units, began, ended = (int(word) for word in lines_[4][1:])
+        self.assertEqual(len(lines_[2][1:]), len(marks) - 2, "the host's speed with each but the first and the last")
         self.assertEqual((marks[0], marks[-1]), ((began, 0), (ended, units)))
         self.assertGreater(len(marks), 5)
         self.assertTrue(10 < units <= 100, units)
@@ -300,7 +301,7 @@ class Scripts(unittest.TestCase):
     def test_requests_are_answered_in_their_time(self) -> None:
         source = "import share_common, time\nshare_common.serve(lambda: lambda: time.sleep(.001), 20_000_000)"
         lines_ = self.told(source)
-        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("took_us", "marks", "done") * 2])
+        self.assertEqual([words[0] for words in lines_], ["loaded", "ready", *("took_us", "host", "marks", "done") * 2])
         took = [float(pair.split(":")[1]) for pair in lines_[2][1:]]
         self.assertTrue(5 <= len(took) <= 12 and min(took) > 900, took)
 

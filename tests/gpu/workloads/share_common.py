@@ -2,7 +2,8 @@
 
 They talk as tests/gpu/programs/share_load.c does: "loaded", and a line is waited for before anything is done with the
 GPU; "ready", and `run FROM UNTIL` is read, in nanoseconds of CLOCK_MONOTONIC; `marks TIME:UNITS ...`, what was done by
-when; of a service `took_us START:US ...`, what each request took; `done UNITS BEGAN ENDED`. Then they may be told to run
+when; `host TIME:NS ...`, how long the same piece of Python took; of a service `took_us START:US ...`, what each request
+took; `done UNITS BEGAN ENDED`. Then they may be told to run
 again. `quit`, or the end of the input, ends them.
 """
 
@@ -18,6 +19,7 @@ Step = Callable[[], object]
 Mark = Callable[[], Callable[[], object]]  # gives what waits for all that was asked for before
 AHEAD = 2  # batches that may be queued before the oldest is waited for
 NOTED_NS = 10_000_000  # marks are no closer
+PIECE = 150  # turns of the piece of Python that tells how fast the host is: some 15 µs
 
 
 def hear() -> list[str]:
@@ -40,19 +42,31 @@ def sleep_until(when: int) -> None:
         time.sleep(left / 1e9)
 
 
+def piece() -> int:
+    """Nanoseconds for what is always the same. The first time is for the caches."""
+    for _ in range(2):
+        began, kept = time.perf_counter_ns(), {}
+        for turn in range(PIECE):
+            kept[turn & 63] = (turn, turn * 3)
+    return time.perf_counter_ns() - began
+
+
 class Marks:
-    """What was done by when, at most every ten milliseconds."""
+    """What was done by when, at most every ten milliseconds, and how fast the host was."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, int]] = [(time.monotonic_ns(), 0)]
+        self.host: list[tuple[int, int]] = []
 
     def note(self, units: int) -> None:
         now = time.monotonic_ns()
         if now - self.all[-1][0] >= NOTED_NS:
             self.all.append((now, units))
+            self.host.append((now, piece()))
 
     def tell(self, units: int, ended: int) -> None:
         marks = [*self.all, (ended, units)]
+        print("host", *(f"{at}:{took}" for at, took in self.host))
         print("marks", " ".join(f"{at}:{done}" for at, done in marks))
         print("done", units, self.all[0][0], ended, flush=True)
 
