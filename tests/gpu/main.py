@@ -45,6 +45,9 @@ def arguments(manual: str, given: list[str]) -> argparse.Namespace:
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="compute: how long `--only soak` takes (default: 600)")
     parser.add_argument("--quick", action="store_true", help="compute: only a few cases, measured for 3 seconds")
     parser.add_argument("--results", type=Path, metavar="DIR", help="write a page of tables for each group (docs/results)")
+    parser.add_argument(
+        "--from", nargs="+", type=Path, action="extend", dest="left", metavar="FILE", help="write pages of these results.json"
+    )
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python of the frameworks")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--self-check", action="store_true", help="test this runner itself; needs no GPU")
@@ -131,6 +134,11 @@ def main(manual: str, given: list[str]) -> int:
         from gpu import selfcheck
 
         return selfcheck.run()
+    if options.left:
+        if not options.results:
+            raise SystemExit("ci/gpu: --from needs --results DIR: where to write the pages")
+        report.write_pages(options.results, options.left)
+        return 0
     chosen = choose(options.groups, options.only, options.quick, all_of_them=options.list)
     if options.list:
         for group, case in chosen:
@@ -158,7 +166,7 @@ def main(manual: str, given: list[str]) -> int:
             outcome = run_case(group, case, library, machine, out)
         outcomes.append(outcome)
         print(report.line(outcome), flush=True)
-        report.write_json(out / "results.json", facts, library, began, time.monotonic() - start, outcomes)
+        report.write_json(out / "results.json", given, facts, library, began, time.monotonic() - start, outcomes)
 
     sums = report.totals(outcomes)
     print("\n" + report.table(outcomes))
@@ -166,6 +174,6 @@ def main(manual: str, given: list[str]) -> int:
         if more := finish([outcome for outcome in outcomes if outcome.group == group], out):
             print("\n" + more)
     if options.results:
-        report.write_pages(options.results, given, facts, library, began, outcomes)
+        report.write_pages(options.results, [out / "results.json"])
     print(f"\n{sums['pass']} passed, {sums['fail']} failed, {sums['skip']} skipped in {time.monotonic() - start:.0f} s")
     return 1 if sums["fail"] else 0

@@ -72,10 +72,13 @@ def totals(outcomes: list[Outcome]) -> dict[str, int]:
     return {result: sum(outcome.result == result for outcome in outcomes) for result in ("pass", "fail", "skip")}
 
 
-def write_json(path: Path, facts: dict, library: Path, began: str, seconds: float, outcomes: list[Outcome]) -> None:
+def write_json(
+    path: Path, given: list[str], facts: dict, library: Path, began: str, seconds: float, outcomes: list[Outcome]
+) -> None:
     """Written anew after every case, so that a run that is cut short leaves what it had."""
     whole = {
         "version": 1,
+        "command": given,
         "began": began,
         "seconds": round(seconds, 1),
         "machine": facts,
@@ -84,6 +87,7 @@ def write_json(path: Path, facts: dict, library: Path, began: str, seconds: floa
             "bytes": library.stat().st_size,
             "sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
         },
+        "build": build_of(library),
         "totals": totals(outcomes),
         "cases": [asdict(outcome) for outcome in outcomes],
     }
@@ -92,14 +96,25 @@ def write_json(path: Path, facts: dict, library: Path, began: str, seconds: floa
     temporary.replace(path)
 
 
-def write_pages(
-    place: Path, given: list[str], facts: dict, library: Path, began: str, outcomes: list[Outcome]
-) -> None:
-    """One page of tables for each group, for people: what was run, on what, and what came out."""
+def read_json(path: Path) -> dict:
+    """What a run left."""
+    try:
+        whole = json.loads(path.read_text())
+        whole["cases"] = [Outcome(**case) for case in whole["cases"]]
+        missing = [key for key in ("command", "began", "machine", "build") if key not in whole]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"ci/gpu: {path} is not what a run leaves, a results.json: {error}") from None
+    if missing:
+        raise SystemExit(f"ci/gpu: {path} does not say its {missing[0]}: it is from an older ci/gpu; run the cases again")
+    return whole
+
+
+def write_pages(place: Path, paths: list[Path]) -> None:
+    """One page of tables for each group, for people: what was run, on what, and what came out, run by run."""
+    runs = [read_json(path) for path in paths]
     place.mkdir(parents=True, exist_ok=True)
-    for group in dict.fromkeys(outcome.group for outcome in outcomes):
-        mine = [outcome for outcome in outcomes if outcome.group == group]
-        (place / f"{group}.md").write_text(page(group, given, facts, build_of(library), began, mine))
+    for group in dict.fromkeys(outcome.group for run in runs for outcome in run["cases"]):
+        (place / f"{group}.md").write_text(page(group, runs))
 
 
 def build_of(library: Path) -> str:
@@ -113,18 +128,28 @@ def build_of(library: Path) -> str:
     return f"{commit or 'no checkout'}, `{library.name}` {name}"
 
 
-def page(group: str, given: list[str], facts: dict, build: str, began: str, outcomes: list[Outcome]) -> str:
+def page(group: str, runs: list[dict]) -> str:
     """The page. Figures that a case has as rows come in a table of their own."""
+    lines = [f"# Results: {group}", "", "<!-- Written by ci/gpu --results; do not edit. -->"]
+    for number, run in enumerate(runs, 1):
+        outcomes = [outcome for outcome in run["cases"] if outcome.group == group]
+        if not outcomes:
+            continue
+        lines += [""] if len(runs) == 1 else ["", f"## Run {number}", ""]
+        lines += part(run, outcomes, "##" if len(runs) == 1 else "###")
+    return "\n".join(lines) + "\n"
+
+
+def part(run: dict, outcomes: list[Outcome], heading: str) -> list[str]:
+    """Of a page: one run. Cases for which it had no time are not told of."""
+    given, facts = run["command"], run["machine"]
     asked = [
         word for at, word in enumerate(given) if word not in PLACES and (at == 0 or given[at - 1] not in PLACES)
     ]
     versions = ", ".join(f"{name} {version}" for name, version in facts.get("packages", {}).items())
     sums = totals(outcomes)
+    told = [it for it in outcomes if not (it.result == "skip" and "budget" in it.reason)]
     lines = [
-        f"# Results: {group}",
-        "",
-        "<!-- Written by ci/gpu --results; do not edit. -->",
-        "",
         *markdown(
             ["", ""],
             [
@@ -132,21 +157,22 @@ def page(group: str, given: list[str], facts: dict, build: str, began: str, outc
                 ["machine", f"{facts.get('gpu') or 'no GPU'}, {facts.get('cores', '?')} cores"],
                 ["driver", str(facts.get("driver") or "-")],
                 ["programs", f"nvcc {facts.get('nvcc') or '-'}, {versions}"],
-                ["build", build],
-                ["when", began],
+                ["build", run["build"]],
+                ["when", run["began"]],
                 ["cases", f"{sums['pass']} held, {sums['fail']} not, {sums['skip']} skipped"],
             ],
         ),
         "",
         *markdown(
             ["case", "held", "what it showed"],
-            [[it.name, {"pass": "yes", "fail": "**no**", "skip": "skipped"}[it.result], shown(it)] for it in outcomes],
+            [[it.name, {"pass": "yes", "fail": "**no**", "skip": "skipped"}[it.result], shown(it)] for it in told],
         ),
     ]
-    for it in outcomes:
+    for it in told:
         if it.figures.get("rows"):
-            lines += ["", f"## {it.name}", "", f"{it.about}.", "", *markdown(it.figures["columns"], it.figures["rows"])]
-    return "\n".join(lines) + "\n"
+            lines += ["", f"{heading} {it.name}", "", f"{it.about}.", ""]
+            lines += markdown(it.figures["columns"], it.figures["rows"])
+    return lines
 
 
 def shown(outcome: Outcome) -> str:

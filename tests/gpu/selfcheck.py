@@ -237,7 +237,9 @@ class Pages(unittest.TestCase):
             library = Path(place, "libration.so")
             library.write_bytes(b"it")
             given = ["g", "--results", "docs/results", "--window", "3"]
-            report.write_pages(Path(place, "pages"), given, {"gpu": "H200"}, library, "today", outcomes)
+            left = Path(place, "results.json")
+            report.write_json(left, given, {"gpu": "H200"}, library, "today", 1.0, outcomes)
+            report.write_pages(Path(place, "pages"), [left])
             text = Path(place, "pages/g.md").read_text()
             self.assertIn("`ci/gpu g --window 3`", text)
             self.assertIn("H200", text)
@@ -245,6 +247,11 @@ class Pages(unittest.TestCase):
             self.assertIn("and 1 more", text)
             self.assertNotIn("three", text)
             self.assertIn("no tool", Path(place, "pages/h.md").read_text())
+            report.write_pages(Path(place, "pages"), [left, left])
+            self.assertEqual(Path(place, "pages/g.md").read_text().count("### one"), 2, "a part for each run")
+            left.write_text("{}")
+            with self.assertRaisesRegex(SystemExit, "results.json"):
+                report.write_pages(Path(place, "pages"), [left])
 
 
 def run() -> int:
