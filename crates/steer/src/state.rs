@@ -345,7 +345,7 @@ impl State {
             burst: self.burst,
             is_on: self.off.is_none(),
             // Between two steps of an answer nothing may be under way when it is looked at.
-            pending: self.pending || self.launched == self.looked,
+            pending: self.pending || self.is_urgent && self.launched == self.looked,
             urgent: self.is_urgent,
             batches: self.batches,
         }
