@@ -76,6 +76,8 @@ pub struct Steer {
     leaving: AtomicU32,
     /// Launches are what is switched, and not channels.
     by_launches: AtomicBool,
+    /// Channels are, and off by a limit: launches wait, too.
+    is_at_limit: AtomicBool,
     gate: Gate,
     state: Guarded<State>,
 }
@@ -90,6 +92,7 @@ impl Steer {
             is_awaited: AtomicBool::new(false),
             leaving: AtomicU32::new(0),
             by_launches: AtomicBool::new(is_by_launches()),
+            is_at_limit: AtomicBool::new(false),
             gate: Gate::new(),
             state: Guarded::new(State::new()),
         }
@@ -125,13 +128,17 @@ impl Steer {
         }
         let Some(lane) = Lane::of_this_thread() else { return driver() };
         let entry = costs::of(work);
+        let is_at_limit = self.is_at_limit.load(Ordering::Relaxed);
         if self.by_launches.load(Ordering::Relaxed) {
             self.gate.pass(lane, context, entry.ahead());
-        } else {
+        } else if is_at_limit {
             self.gate.pass_held(lane);
         }
         let (result, first) = lane.launching(|| {
-            batch::before_launch(lane, entry.is_new(), stream, context);
+            // What is queued while off goes together in any case.
+            if !is_at_limit {
+                batch::before_launch(lane, entry.is_new(), stream, context);
+            }
             let measured = entry.launched() && lane.before_measured(stream, context, slice.device);
             let result = driver();
             (result, lane.launched(entry, measured, stream, context, slice.device))
@@ -140,6 +147,12 @@ impl Steer {
             slice.compute().is_at_work(now);
         }
         result
+    }
+
+    /// Where channels are driven: whether launches wait, too, because they are off by a limit.
+    fn holds(&self, is: bool) {
+        self.is_at_limit.store(is, Ordering::Relaxed);
+        self.gate.holds(is);
     }
 
     /// Whether its channels are off.

@@ -84,14 +84,14 @@ impl Process for Here<'_> {
         log::warn!("channels of GPU {device} cannot be driven: {why}; launches are held in their calls instead");
         let _ = channels::put(device, true);
         let _ = channels::set_slice(device, SLICE / 1_000);
-        self.steer.gate.holds(false);
+        self.steer.holds(false);
         self.steer.by_launches.store(true, Ordering::Relaxed);
     }
 
     fn is_off(&self, off: Option<Off>) {
         // Where channels are driven, launches wait while the container is at its limit.
         if !self.is_by_launches() {
-            self.steer.gate.holds(matches!(off, Some(Off::Limit | Off::Due)));
+            self.steer.holds(matches!(off, Some(Off::Limit | Off::Due)));
         }
     }
 
