@@ -167,7 +167,7 @@ impl Steer {
 
     /// Whatever was decided, on.
     fn put_on(&self, slice: &Slice) {
-        self.state.with(|state| state.put_on(&self.here(slice), &slice.compute()));
+        self.state.with(|state| state.put_on(&self.here(slice), &slice.compute_as_entitled()));
     }
 
     /// A context may be about to go: the driver waits for its work, so it is on the GPU until [`Steer::after_leaving`].

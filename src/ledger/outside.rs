@@ -9,7 +9,7 @@ use std::path::Path;
 use ration_contract::Settings;
 use ration_region::{Gpu, ProcessView, Region};
 
-use super::{SETTINGS, all, directory, native, rescue, slice, truth};
+use super::{SETTINGS, all, directory, native, quota, rescue, slice, truth};
 use crate::abi::nvml::nvmlDevice_t;
 use crate::sys::{self, Errno};
 
@@ -20,12 +20,15 @@ pub fn limit_and_use(uuid: &[u8; 16], handle: nvmlDevice_t, total: u64) -> Optio
     }
     let settings = settings()?;
     let found = Found::look(settings, uuid).unwrap_or_default();
+    let said = settings.memory.for_gpu(u32::MAX, uuid).map(|amount| amount.bytes(total));
     // NVML numbers GPUs in its own way, so for one that is limited by its number only the region knows the limit. It knows
     // best, too, while somebody is held to it: a part of the GPU is then a part of what the driver calls the whole.
-    if let Some(cap) = found.cap.filter(|_| found.members.iter().any(|member| member.alive)) {
+    // But what a quota file says is so, whatever is written there.
+    let is_known = quota::is_there() && said.is_some();
+    if let Some(cap) = found.cap.filter(|_| !is_known && found.members.iter().any(|member| member.alive)) {
         return Some((cap, found.used));
     }
-    let cap = settings.memory.for_gpu(u32::MAX, uuid)?.bytes(total);
+    let cap = said?;
     Some((native::cap(handle).map_or(cap, |native| native.min(cap)), found.used))
 }
 

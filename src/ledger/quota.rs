@@ -1,15 +1,19 @@
 //! The quota file, which an injector puts where the program can read but not change it; and what it, or the environment, says
 //! of one GPU.
 //!
-//! Whoever runs the machine may change the file while the program runs: the pacer looks at it once a second, and what has
-//! changed in it holds from then on, for all processes of the container. What others have changed in the region meanwhile,
-//! and the file has not, stays. A file that makes no sense any more, or is gone, changes nothing.
+//! Whoever runs the machine may change the file while the program runs: each process looks at it once a second, when it launches
+//! work or asks for memory, and what has changed in it holds from then on. A file that makes no sense any more, or is gone,
+//! changes nothing.
+//!
+//! Where there is a quota file, what it says holds in each process whatever the region says, which other programs can write to. The
+//! region's words are then there for others to read.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ration_contract::{Priority, Settings};
 use ration_policy::Share;
+use ration_region::Entitled;
 
 use super::{Slice, all};
 use crate::thread::Guarded;
@@ -27,6 +31,8 @@ const BETWEEN_LOOKS: u64 = 1_000_000_000;
 static SAID: Guarded<Option<Said>> = Guarded::new(None);
 /// When that was.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
+/// There was one at first.
+static IS_THERE: AtomicBool = AtomicBool::new(false);
 
 struct Said {
     /// When it was last looked at.
@@ -39,7 +45,22 @@ struct Said {
 pub fn read() -> Option<String> {
     let text = now();
     SAID.with(|said| *said = text.clone().map(|text| Said { last: text.clone(), good: text }));
+    IS_THERE.store(text.is_some(), Ordering::Relaxed);
     text
+}
+
+/// Whether there is one, so that it counts, and not what the region says.
+#[inline]
+pub fn is_there() -> bool {
+    IS_THERE.load(Ordering::Relaxed)
+}
+
+/// The same as [`follow`], by a thread of the program's that asks for memory or for how much there is.
+#[inline]
+pub fn follow_now() {
+    if is_there() {
+        follow(sys::nanoseconds());
+    }
 }
 
 fn now() -> Option<String> {
@@ -91,6 +112,12 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// What the container is entitled to of the GPU's time.
+    pub fn entitled(&self) -> Entitled {
+        let limit = self.limit.unwrap_or(Share::WHOLE);
+        Entitled { limit, request: self.request, priority: self.urgency }
+    }
+
     /// Of the GPU that the process gives this number to.
     pub fn of(settings: &Settings, device: u32, uuid: &[u8; 16], total: u64) -> Asked {
         let request = settings.compute_request.for_gpu(device, uuid).map(|share| share.ppm()).filter(|ppm| *ppm > 0);
@@ -124,6 +151,7 @@ impl Slice {
         if before.memory != after.memory {
             self.set_cap(after.memory.unwrap_or(self.total));
         }
+        self.set_time(&before, &after);
         let compute = self.compute();
         if before.limit != after.limit {
             compute.set_limit(after.limit.unwrap_or(Share::WHOLE), now);
@@ -134,6 +162,5 @@ impl Slice {
         if before.urgency != after.urgency {
             compute.set_priority(after.urgency);
         }
-        self.set_time(&before, &after);
     }
 }

@@ -12,7 +12,7 @@ use ration_contract::Settings;
 use ration_region::{Compute, Gpu, Member, ProcessView};
 
 use super::heap::Heaps;
-use super::quota::Asked;
+use super::quota::{self, Asked};
 use super::{Changing, lent, marks, pools, shared, truth};
 use crate::abi::cuda::{self, CUcontext, CUdevice};
 use crate::driver::calls;
@@ -135,12 +135,14 @@ impl Slice {
             // Under MPS, contexts run side by side and do not take the GPU from each other.
             steer: Steer::new(),
         };
+        slice.tells_its_cap(slice.member(), cap);
         slice.begin_time(&slice.compute());
         slice.learn(changing);
         Some(Some(slice))
     }
 
-    /// What the container may have: what the region says, where its first process has written it and others may change it.
+    /// What the container may have: what the quota file says; else what the region does, where its first process has written it
+    /// and others may change it.
     pub fn cap(&self) -> u64 {
         self.ask(Member::cap).flatten().unwrap_or_else(|| self.asked.load(Ordering::Acquire))
     }
@@ -150,11 +152,31 @@ impl Slice {
         let cap = within_the_drivers(self.device, &self.uuid, cap);
         self.asked.store(cap, Ordering::Release);
         self.member().set_cap(Some(cap));
+        self.tells_its_cap(self.member(), cap);
+    }
+
+    /// A cap from a quota file holds, whatever others write into the region.
+    fn tells_its_cap(&self, member: &Member, cap: u64) {
+        if quota::is_there() {
+            member.is_entitled_to(cap);
+        }
+    }
+
+    /// Others read there what the container is entitled to: if somebody has written something else, it is put right.
+    pub fn tells_others(&self) {
+        self.member().tells_others();
     }
 
     /// The container's account of GPU time.
+    #[inline]
     pub fn compute(&self) -> Compute<'_> {
         self.member().compute()
+    }
+
+    /// The same, with what the container is entitled to. It is not for launches: it takes a lock.
+    pub fn compute_as_entitled(&self) -> Compute<'_> {
+        let entitled = quota::is_there().then(|| self.time.with(|asked| asked.entitled()));
+        self.compute().entitled_to(entitled)
     }
 
     /// Takes bytes out of what is left, or says that there are none, after all that can be done about it.
@@ -171,6 +193,7 @@ impl Slice {
     }
 
     fn reserve_within(&'static self, bytes: u64, keep_free: u64, changing: &Changing) -> Result<Hold, Full> {
+        quota::follow_now();
         self.look_again(changing);
         let hold = || self.take(bytes, keep_free).map(|member| Hold::new(self, member, bytes));
         if let Some(hold) = hold() {
@@ -327,7 +350,9 @@ impl Slice {
 
     /// Brings what is believed up to date, whatever that takes: the program is about to be told.
     pub fn look_closely(&self, changing: &Changing) {
+        quota::follow_now();
         self.has_a_place();
+        self.tells_others();
         self.reap();
         self.look_at_lent();
         if self.may_be_wrong() {

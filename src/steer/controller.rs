@@ -171,10 +171,12 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
     let (mut soonest, mut is_beside_others) = (None, false);
     for (slice, steer) in steers() {
         slice.has_a_place();
+        slice.tells_others();
         let launches = steer.touched.swap(false, Ordering::Relaxed) || launches;
         let seen = Seen { launches, away, answer };
-        let next =
-            steer.state.with(|state| state.look(&steer.here(slice), &slice.compute(), &seen, sys::nanoseconds()));
+        let next = steer
+            .state
+            .with(|state| state.look(&steer.here(slice), &slice.compute_as_entitled(), &seen, sys::nanoseconds()));
         is_beside_others |= next.is_beside_others;
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));

@@ -67,9 +67,9 @@ fn page() -> String {
          of the settings of compute is the only one to be asked about compute. A variable that says something else than the \
          file is named in a warning. `{{pod}}` in the file's `name` is replaced by what is in a file called `pod` beside it: an \
          injector does not know a pod's name yet when it writes the quota.\n\n\
-         The file may change while programs run. What changes in it of memory, compute and priority holds within a second, \
-         for all processes of the container, as long as one of them uses the GPU; what is held beyond a smaller cap stays \
-         held. A file that makes no sense any more, or is gone, changes nothing, and the former is said. A GPU that nothing was asked of \
+         The file may change while programs run. Each process looks at it once a second while it launches work or asks for \
+         memory, and what has changed in it of memory, compute and priority holds from then on; what is held beyond a smaller \
+         cap stays held. What it says holds whatever others write into the region. A file that makes no sense any more, or is gone, changes nothing, and the former is said. A GPU that nothing was asked of \
          when a process started stays without limits for that process.\n\n\
          ## HAMi's names\n\n\
          Understood, so that the library can take the place of HAMi's. Each is for all GPUs, or, with `_0` to `_{}` appended, \

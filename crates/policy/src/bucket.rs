@@ -87,5 +87,41 @@ impl Bucket {
     }
 }
 
+/// What one process knows for itself of how far its container has used up its due. The word that the container's processes share
+/// is believed as far as it can be true: others may have written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Debt {
+    /// What this process has used, and nobody else.
+    own: u64,
+    /// What the container has.
+    all: u64,
+}
+
+impl Debt {
+    /// Nothing was used.
+    pub const NONE: Debt = Debt { own: 0, all: 0 };
+
+    /// Of a process that comes new to a container which says so: that is believed for no longer than `most`.
+    pub fn found(word: u64, now: u64, most: u64) -> Debt {
+        Debt { own: 0, all: word.min(now.saturating_add(most)) }
+    }
+
+    /// Between `began` and now this process has used so much GPU time, and the container's others may have used so much at most;
+    /// the shared word says this.
+    pub fn used(&mut self, bucket: Bucket, began: u64, now: u64, own: u64, others: u64, word: u64) {
+        // Nobody writes the word where nothing was used: what was saved up by then counts from when something is.
+        let charged = |word: u64, gpu: u64| if gpu == 0 { word } else { bucket.charged_from(word, began, now, gpu) };
+        self.own = charged(self.own, own);
+        let most = charged(self.all, own.saturating_add(others));
+        self.all = word.clamp(self.own, most.max(self.own));
+    }
+
+    /// When more may be used: at once if that is not in the future.
+    #[inline]
+    pub fn free_at(&self, bucket: Bucket, now: u64) -> u64 {
+        bucket.free_at(self.all, now)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,6 @@ pub mod tuning;
 #[cfg(test)]
 mod testing;
 
-pub use bucket::Bucket;
+pub use bucket::{Bucket, Debt};
 pub use priority::Priority;
 pub use share::Share;

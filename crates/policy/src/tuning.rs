@@ -83,6 +83,8 @@ pub const REST: u64 = 10 * SLOW;
 
 /// Both sides of a limit's period are this long at least: long against a call.
 pub const SIDE: u64 = 8 * CALL;
+/// The processes of a container that go off together are off at most so much apart: the calls of four of them.
+pub const OFF_LATER: u64 = 4 * CALL;
 /// What a container may save up while it is idle, in wall time: in the second after it has 3% more than its limit.
 pub const BURST: u64 = LEASE;
 /// What may be due to a container at least, in millionths: it is off for less than a round.

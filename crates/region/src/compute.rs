@@ -82,11 +82,39 @@ impl ComputeView {
     }
 }
 
+/// What a process knows its container to be entitled to, from a file that no program in it can change. Then the region's words are
+/// for others to read, and nobody who writes to them changes what holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entitled {
+    /// What it may use at most.
+    pub limit: Share,
+    /// What it is to have at least where others want the GPU too; `None`: it asks for nothing.
+    pub request: Option<Share>,
+    /// How urgent its work is.
+    pub priority: Priority,
+}
+
+impl Entitled {
+    /// The words of a container that say so, each with what stands there.
+    fn words(&self) -> [(usize, u64); 3] {
+        let request = self.request.map_or(0, |share| share.ppm().into());
+        let priority = priority_word(self.priority);
+        [(word::LIMIT, self.limit.ppm().into()), (word::REQUEST, request), (word::PRIORITY, priority)]
+    }
+
+    /// What it weighs among others.
+    pub(crate) fn weight(&self) -> Share {
+        self.priority.weight(Share::weight(self.request.map_or(0, Share::ppm), self.limit))
+    }
+}
+
 /// A member's way to its container's account of time. All times are of the monotonic clock, in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Compute<'a> {
     pub(crate) table: &'a Table,
     pub(crate) place: &'a Place,
+    /// What holds, whatever the region says.
+    pub(crate) entitled: Option<Entitled>,
 }
 
 impl Compute<'_> {
@@ -94,8 +122,26 @@ impl Compute<'_> {
         &self.table.containers[self.place.container].compute[which]
     }
 
+    /// The same way, for a process that knows what its container is entitled to.
+    pub fn entitled_to(self, entitled: Option<Entitled>) -> Self {
+        Compute { entitled, ..self }
+    }
+
+    /// Tells the others what the container is entitled to, where that is known and the region says something else.
+    pub(crate) fn tells_others(&self) {
+        for (which, value) in self.entitled.iter().flat_map(Entitled::words) {
+            let word = self.word(which);
+            if word.load(SeqCst) != value {
+                word.store(value, SeqCst);
+            }
+        }
+    }
+
     /// What the container may use at most.
     pub fn limit(&self) -> Share {
+        if let Some(entitled) = &self.entitled {
+            return entitled.limit;
+        }
         match self.word(word::LIMIT).load(SeqCst) {
             0 => Share::WHOLE,
             ppm => Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
@@ -134,6 +180,9 @@ impl Compute<'_> {
 
     /// How urgent its work is.
     pub fn priority(&self) -> Priority {
+        if let Some(entitled) = &self.entitled {
+            return entitled.priority;
+        }
         priority(self.word(word::PRIORITY).load(SeqCst))
     }
 

@@ -29,7 +29,7 @@ mod share;
 pub use look::used;
 pub use share::in_figure;
 
-use crate::layout::{Bits, PENDING_BITS, Process, Table};
+use crate::layout::{Bits, NO_CAP, PENDING_BITS, Process, Table};
 use crate::life::is_over;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
@@ -58,6 +58,8 @@ pub struct Account<'a> {
     pub table: &'a Table,
     /// The member.
     pub place: &'a Place,
+    /// Where this process keeps the cap that it knows of, if it does: [`NO_CAP`] there means that it does not.
+    pub cap: Option<&'a AtomicU64>,
 }
 
 /// What all members hold, and what they are asking for.
@@ -102,8 +104,12 @@ impl<'a> Account<'a> {
         &self.table.processes[self.place.process]
     }
 
-    /// The container's cap; [`crate::layout::NO_CAP`]: none.
+    /// The container's cap; [`NO_CAP`]: none. What this process knows counts before what the region says.
     pub fn cap(&self) -> u64 {
+        match self.cap.map(|cap| cap.load(SeqCst)) {
+            Some(known) if known != NO_CAP => return known,
+            _ => {}
+        }
         self.table.containers[self.place.container].cap.load(SeqCst)
     }
 

@@ -31,7 +31,7 @@ mod table;
 mod tests;
 mod view;
 
-pub use compute::{Compute, ComputeView};
+pub use compute::{Compute, ComputeView, Entitled};
 pub use error::{JoinError, OpenError};
 pub use keeper::forget_in_child;
 pub use layout::{LONGEST_NAME, MAJOR, MINOR};

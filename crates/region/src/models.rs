@@ -68,7 +68,7 @@ fn seat<const N: usize>(table: &Table, cap: u64, held: [u64; N]) -> [Place; N] {
 }
 
 fn account<'a>(table: &'a Table, place: &'a Place) -> Account<'a> {
-    Account { table, place }
+    Account { table, place, cap: None }
 }
 
 /// What all processes hold, when nobody is doing anything.

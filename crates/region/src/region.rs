@@ -13,7 +13,7 @@ use crate::layout::{CONTAINERS, LONGEST_NAME, NO_CAP};
 use crate::ledger::{Account, Full};
 use crate::life::{UNKEPT, is_over};
 use crate::memory::Mapping;
-use crate::sync::SeqCst;
+use crate::sync::{AtomicU64, SeqCst};
 use crate::sys::{pid, pid_namespace};
 use crate::table::{Newcomer, Place, Trouble};
 use crate::view::{ContainerView, Dead, ProcessView};
@@ -65,7 +65,8 @@ impl Region {
         match ask(mapping, keeper, kept, Request::join(mapping.table(), &newcomer)) {
             Answer::Joined(place) => {
                 let life = if kept { keeper.number() } else { UNKEPT };
-                Ok(Member { mapping: Arc::clone(mapping), place, keeper, epoch: keeper.epoch(), kept, life })
+                let (mapping, cap) = (Arc::clone(mapping), AtomicU64::new(NO_CAP));
+                Ok(Member { mapping, place, cap, keeper, epoch: keeper.epoch(), kept, life })
             }
             Answer::Failed(Trouble::Containers) => Err(JoinError::TooManyContainers),
             Answer::Failed(Trouble::Processes) => Err(JoinError::TooManyProcesses),
@@ -112,6 +113,8 @@ fn ask(mapping: &Arc<Mapping>, keeper: &Keeper, kept: bool, request: Request) ->
 pub struct Member {
     mapping: Arc<Mapping>,
     place: Place,
+    /// What this process knows the cap to be, whatever the region says; [`NO_CAP`]: it does not.
+    cap: AtomicU64,
     keeper: &'static Keeper,
     epoch: u32,
     kept: bool,
@@ -122,7 +125,7 @@ pub struct Member {
 impl Member {
     #[inline]
     fn account(&self) -> Account<'_> {
-        Account { table: self.mapping.table(), place: &self.place }
+        Account { table: self.mapping.table(), place: &self.place, cap: Some(&self.cap) }
     }
 
     /// Whether this process is the one that joined, and not a child that was forked since.
@@ -197,6 +200,22 @@ impl Member {
         }
     }
 
+    /// This process knows the container's cap, from a file that no program in the container can change. From now on it holds here,
+    /// whatever the region says; that is put right by [`Member::tells_others`].
+    pub fn is_entitled_to(&self, cap: u64) {
+        self.cap.store(cap.min(NO_CAP - 1), SeqCst);
+        self.tells_others();
+    }
+
+    /// Tells the others the cap that this process knows of, if the region says something else.
+    pub fn tells_others(&self) {
+        let cap = self.cap.load(SeqCst);
+        let word = &self.mapping.table().containers[self.place.container].cap;
+        if cap != NO_CAP && word.load(SeqCst) != cap && self.is_mine() {
+            word.store(cap, SeqCst);
+        }
+    }
+
     /// The bytes that this process gave back beyond what it held.
     pub fn drift(&self) -> u64 {
         self.mapping.table().processes[self.place.process].drift.load(SeqCst)
@@ -239,7 +258,7 @@ impl Member {
     /// The container's account of GPU time.
     #[inline]
     pub fn compute(&self) -> Compute<'_> {
-        Compute { table: self.mapping.table(), place: &self.place }
+        Compute { table: self.mapping.table(), place: &self.place, entitled: None }
     }
 
     /// The container.

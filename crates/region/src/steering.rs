@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ration_policy::steer::{self, Peer};
 use ration_policy::tuning::{FRESH, LEASE, SILENT};
-use ration_policy::{Bucket, Priority, Share};
+use ration_policy::{Priority, Share};
 
 use crate::compute::{Compute, priority, word};
 use crate::layout::{CONTAINERS, LIVE, Process};
@@ -104,7 +104,9 @@ pub struct Neighbourhood {
     all: [Option<Present>; CONTAINERS],
     /// Which of them is the caller's.
     pub own: usize,
-    /// How many processes of that one have something under way.
+    /// How many processes of that one are there.
+    pub processes: u32,
+    /// How many of those have something under way.
     pub siblings: u32,
 }
 
@@ -190,6 +192,7 @@ impl Compute<'_> {
             | flag(facts.pending, PENDING)
             | flag(facts.urgent, URGENT)
             | flag(facts.batches, BATCHES);
+        self.tells_others();
         said(own, of_process::USAGE).store(facts.usage.into(), SeqCst);
         said(own, of_process::DEMAND).store(facts.demand.into(), SeqCst);
         said(own, of_process::BURST).store(facts.burst, SeqCst);
@@ -226,6 +229,9 @@ impl Compute<'_> {
     }
 
     fn weight_of(&self, container: usize) -> Share {
+        if let Some(entitled) = self.entitled.as_ref().filter(|_| container == self.place.container) {
+            return entitled.weight();
+        }
         let read = |which: usize| self.at(container, which).load(SeqCst);
         let request = u32::try_from(read(word::REQUEST)).unwrap_or(u32::MAX);
         let limit = match read(word::LIMIT) {
@@ -286,8 +292,9 @@ impl Compute<'_> {
         };
         let own = self.place.container;
         let works = |process: &Process| said(process, of_process::FLAGS).load(SeqCst) & PENDING != 0;
+        let processes = self.speaking(own, now).count() as u32;
         let siblings = self.speaking(own, now).filter(|(_, process)| works(process)).count() as u32;
-        Neighbourhood { all: std::array::from_fn(present), own, siblings }
+        Neighbourhood { all: std::array::from_fn(present), own, processes, siblings }
     }
 
     /// The newest lease.
@@ -369,8 +376,8 @@ impl Compute<'_> {
         self.own(of_container::SWITCH).store(if is { 1 } else { 2 }, SeqCst);
     }
 
-    /// Until when it has used up its due, under this ceiling; at once if that is not in the future.
-    pub fn free_at(&self, bucket: Bucket, now: u64) -> u64 {
-        bucket.free_at(self.own(word::USED_UNTIL).load(SeqCst), now)
+    /// Until when it has used up its due, as far as its processes have written down: see [`ration_policy::Bucket`].
+    pub fn used_until(&self) -> u64 {
+        self.own(word::USED_UNTIL).load(SeqCst)
     }
 }

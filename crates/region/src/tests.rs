@@ -62,7 +62,7 @@ fn region() -> Mapping {
 }
 
 fn account<'a>(table: &'a Table, place: &'a Place) -> Account<'a> {
-    Account { table, place }
+    Account { table, place, cap: None }
 }
 
 /// Frees all the dead of a container; what they had held.

@@ -2,9 +2,9 @@
 
 use ration_policy::steer;
 use ration_policy::tuning::{
-    CALM, DRAINED, DRAINING, FRESH, GONE, GONE_LATENCY, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
+    CALM, DRAINED, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
 };
-use ration_policy::{Bucket, Priority, Share};
+use ration_policy::{Bucket, Debt, Priority, Share};
 use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
 
 use crate::account::{Account, Look};
@@ -43,6 +43,9 @@ pub struct State {
     pub(crate) slice: steer::Slice,
     /// What it may have of the GPU: its limit, or less where others are short.
     pub(crate) limit: Share,
+    /// How far its container has used that up; and whether other processes of it are there.
+    pub(crate) debt: Debt,
+    pub(crate) has_siblings: bool,
     pub(crate) due: steer::Due,
     pub(crate) batch: steer::Batch,
     /// Its launches go in batches.
@@ -131,6 +134,8 @@ impl State {
             generation: 0,
             slice: steer::Slice::NEW,
             limit: Share::WHOLE,
+            debt: Debt::NONE,
+            has_siblings: false,
             due: steer::Due::NEW,
             batch: steer::Batch::NEW,
             batches: false,
@@ -233,7 +238,7 @@ impl State {
         self.drains_queue &= self.under_way && now < self.since + DRAINED;
         let ends = self.held.as_ref().map_or(u64::MAX, |held| held.until);
         process.has_room(lanes * among.siblings.max(1), is_alone && limit.is_whole(), ends, now);
-        let by_limit = self.is_over(compute, limit, now);
+        let by_limit = self.is_over(limit, now);
         let (has_lease, lease, lease_ends) = self.lease(compute, &among, by_limit, now);
         let needing = among.others().find(|it| !is_urgent && it.peer.needs_room());
         let makes_room = self.room.is_made(needing.map(|it| it.peer.weight), now);
@@ -255,11 +260,11 @@ impl State {
         let at = match self.off {
             None if makes_way => now + OVERLAP / 15,
             None if self.draining.is_some() => now + DRAINING,
-            Some(Off::Limit | Off::Due) => compute.free_at(self.bucket(), now).clamp(now + MS / 2, now + 20 * MS),
+            Some(Off::Limit | Off::Due) => self.debt.free_at(self.bucket(), now).clamp(now + MS / 2, now + 20 * MS),
             Some(Off::Others) if makes_room => now + LOOK,
             Some(Off::Others) => now + 5 * MS,
             None if counts && now < self.launched + CALM => {
-                (now + self.look_after(compute, limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
+                (now + self.look_after(limit, is_alone, now)).min(lease_ends.max(now + MS / 10))
             }
             None => now + if is_there { CALM } else { 5 * CALM },
         };
@@ -305,9 +310,15 @@ impl State {
         if is_asked {
             self.demand.look(time, used, launches, away && pending);
         }
+        if before == 0 {
+            self.debt = Debt::found(compute.used_until(), now, LONGEST_OFF);
+        }
         if used > 0 {
             compute.charge(self.bucket(), now - time, now, used);
         }
+        self.has_siblings = among.processes > 1;
+        let others = if self.has_siblings { on } else { 0 };
+        self.debt.used(self.bucket(), now - time, now, used, others, compute.used_until());
         if let Some(held) = &mut self.held {
             held.had += if exclusive > 0 { on } else { used };
         }
@@ -352,21 +363,21 @@ impl State {
     }
 
     /// After how long the next look is due, while on: asking the driver takes a lock that launches take too.
-    fn look_after(&self, compute: &Compute<'_>, limit: Share, is_alone: bool, now: u64) -> u64 {
+    fn look_after(&self, limit: Share, is_alone: bool, now: u64) -> u64 {
         if is_alone {
             // It cannot be at its limit before it has used all that is due, and what it may owe.
-            let left = (now + steer::off_time(limit)).saturating_sub(compute.free_at(self.bucket(), now));
+            let left = (now + steer::off_time(limit)).saturating_sub(self.debt.free_at(self.bucket(), now));
             let rest = 1_000_000 - u64::from(limit.ppm()).min(999_999);
             return (left / 2 * u64::from(limit.ppm()) / rest).clamp(LOOK, CALM);
         }
         if self.fills { LOOK } else { 2 * LOOK }
     }
 
-    fn is_over(&self, compute: &Compute<'_>, limit: Share, now: u64) -> bool {
+    fn is_over(&self, limit: Share, now: u64) -> bool {
         if limit.is_whole() {
             return false;
         }
-        let free = compute.free_at(self.bucket(), now);
+        let free = self.debt.free_at(self.bucket(), now);
         if matches!(self.off.or(self.draining), Some(Off::Limit | Off::Due)) {
             free > now
         } else {

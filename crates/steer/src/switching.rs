@@ -1,7 +1,7 @@
 //! Does what a state has decided: off, on, and how long a slice is.
 
 use ration_policy::steer::Peer;
-use ration_policy::tuning::{OVERLAP, REST, SLICE};
+use ration_policy::tuning::{OFF_LATER, OVERLAP, REST, SLICE};
 use ration_region::{Compute, Lease, Neighbourhood};
 
 use crate::state::State;
@@ -79,6 +79,9 @@ impl State {
             } else {
                 self.account.passed(time);
             }
+            // The container's other processes may be a call later.
+            let others = if self.has_siblings { time + OFF_LATER } else { 0 };
+            self.debt.used(self.bucket(), self.looked, self.since, rest, others, compute.used_until());
             self.looked = self.since;
             if off == Some(Off::Others) && self.passed != 0 {
                 compute.held_longer(self.since.saturating_sub(self.passed).min(2 * OVERLAP), compute.weight());

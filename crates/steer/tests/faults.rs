@@ -3,8 +3,8 @@
 mod node;
 
 use node::{Container, MS, Node, SHAPES, container, outcome, tell};
-use ration_policy::Priority;
 use ration_policy::tuning::LONGEST_OFF;
+use ration_policy::{Priority, Share};
 use sim_scheduler::programs::Shape;
 
 struct Dice(u64);
@@ -114,5 +114,26 @@ fn others_have_their_shares_after_a_death_or_a_stop() {
             assert!(got[1..].iter().all(|got| *got >= 0.46), "killed {is_killed}, seed {seed}: {got:.3?}");
             assert!(off < 200 * MS, "killed {is_killed}, seed {seed}: off for {} ms", off / MS);
         }
+    }
+}
+
+/// What others write into a container's words (a limit, a request, a debt of minutes) changes nothing for one that has a quota file.
+#[test]
+fn words_that_others_write_change_nothing() {
+    let forged = [(Share::from_ppm(10_000), 600_000 * MS), (Share::WHOLE, 0), (Share::from_ppm(1), 1)];
+    for (limit, owes) in forged {
+        let limited = |limit| node::limited(limit, Shape::DEEP);
+        let mut node = Node::new(&[limited(25), limited(60)], 1);
+        node.has_quota_files = true;
+        node.run(500 * MS, true);
+        let before = node.busy();
+        for _ in 0..2_000 {
+            node.forge(0, limit, owes);
+            node.run(MS, true);
+        }
+        let got: Vec<u64> =
+            node.busy().iter().zip(before).map(|(after, before)| (after - before) / (20 * MS)).collect();
+        tell(&format!("forged: {limit:?}, owes {} ms: {got:?}% of 25 and 60", owes / MS));
+        assert!((24..=26).contains(&got[0]) && (58..=61).contains(&got[1]), "{limit:?}, {owes}: {got:?}");
     }
 }

@@ -128,6 +128,7 @@ impl Slice {
                 // Another thread was faster.
                 return Some(member);
             }
+            self.tells_its_cap(&member, self.asked.load(Ordering::Acquire));
             self.begin_time(&member.compute());
             let beside = self.beside.load(Ordering::Acquire);
             let counted = self.counted.load(Ordering::Acquire) as i64;

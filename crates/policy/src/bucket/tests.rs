@@ -178,3 +178,42 @@ proptest! {
         prop_assert!((now.saturating_sub(other.burst)..=latest).contains(&changed));
     }
 }
+
+#[test]
+fn word_that_others_wrote_is_believed_as_far_as_it_can_be_true() {
+    let bucket = bucket(10);
+    // Alone: no more than this process used, and no less, whatever stands there.
+    let mut debt = Debt::found(START, START, 400 * MS);
+    debt.used(bucket, START, START + MS, MS, 0, START + 600_000 * MS);
+    assert_eq!(debt.free_at(bucket, START + MS), START + 10 * MS);
+    let saved_up = Bucket::USUAL_BURST;
+    for used in 1..=10 {
+        debt.used(bucket, START + MS, START + 2 * MS, MS, 0, 0);
+        assert_eq!(debt.free_at(bucket, START), START + 10 * MS * (used + 1) - saved_up, "{used}");
+    }
+    // With others: no more than there was time for.
+    let mut debt = Debt::found(START, START, 400 * MS);
+    debt.used(bucket, START, START + MS, MS / 2, MS, START + 600_000 * MS);
+    assert_eq!(debt.free_at(bucket, START + MS), START + 15 * MS);
+    // Who comes new believes it for a while.
+    assert_eq!(Debt::found(START + 600_000 * MS, START, 400 * MS).free_at(bucket, START), START + 400 * MS);
+}
+
+proptest! {
+    /// Two processes that are on together know as much as the word that they share, look by look.
+    #[test]
+    fn word_that_is_true_is_believed(limit in a_limit(), looks in prop::collection::vec((1..4u64, 0..=100u64, 0..=100u64), 1..60)) {
+        let bucket = Bucket::new(limit);
+        let (mut word, mut now, mut debt) = (START, START, Debt::found(START, START, 400 * MS));
+        for (time, own, other) in looks {
+            let (began, time) = (now, time * MS);
+            now += time;
+            // Both together use no more than there was.
+            let (own, other) = (time * own / 200, time * other / 200);
+            word = bucket.charged_from(word, began, now, own);
+            word = bucket.charged_from(word, began, now, other);
+            debt.used(bucket, began, now, own, time, word);
+            prop_assert_eq!(debt.free_at(bucket, now), bucket.free_at(word, now));
+        }
+    }
+}

@@ -32,7 +32,7 @@ fn containers<const N: usize>(body: impl FnOnce([Compute<'_>; N], &[Someone])) {
     let people: Vec<Someone> = (1..=N as u32).map(Someone::new).collect();
     let places: Vec<_> =
         people.iter().map(|who| who.join(table, &format!("c{}", who.number), None).expect("room")).collect();
-    let all = std::array::from_fn(|at| Compute { table, place: &places[at] });
+    let all = std::array::from_fn(|at| Compute { table, place: &places[at], entitled: None });
     all.iter().for_each(|it: &Compute<'_>| it.says(&FILLS, NOW));
     body(all, &people);
 }
@@ -141,7 +141,7 @@ fn processes_of_a_container_are_added_up() {
     let table = mapping.table();
     let [first, second, other] = [("box", 0), ("box", 1), ("other", 2)]
         .map(|(name, who): (&str, usize)| people[who].join(table, name, None).expect("room"));
-    let [first, second, other] = [&first, &second, &other].map(|place| Compute { table, place });
+    let [first, second, other] = [&first, &second, &other].map(|place| Compute { table, place, entitled: None });
     first.says(&Facts { usage: 200_000, burst: 5, ..Facts::default() }, NOW - MS);
     second.says(
         &Facts {

@@ -252,7 +252,7 @@ fn compute(member: &Member, dice: &mut Dice) {
             compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)));
             compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]));
         }
-        _ => drop((compute.is_leader(now), compute.free_at(Bucket::new(compute.limit()), now))),
+        _ => drop((compute.is_leader(now), Bucket::new(compute.limit()).free_at(compute.used_until(), now))),
     }
     let _ = (compute.limit(), compute.priority(), compute.gpu_time());
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use ration_policy::tuning::BATCH;
-use ration_policy::{Priority, Share, steer};
-use ration_region::{ComputeView, Lease, Member, Region};
+use ration_policy::{Bucket, Priority, Share, steer};
+use ration_region::{Compute, ComputeView, Entitled, Lease, Member, Region};
 use ration_steer::{Fault, Off, Process, Seen, State, Switch};
 use sim_scheduler::programs::{Program, Shape, Together};
 use sim_scheduler::{Costs, Gpu, OFF_CALL, ON_CALL, US};
@@ -57,6 +57,13 @@ pub const SHAPES: &[(&str, Shape)] = &[
 ];
 
 impl Container {
+    /// What its quota file says.
+    fn entitled(&self) -> Entitled {
+        let of = |per_cent: u32| Share::from_ppm(10_000 * per_cent);
+        let request = (self.weight > 0).then(|| of(self.weight));
+        Entitled { limit: of(self.limit), request, priority: self.priority }
+    }
+
     /// How it goes without anybody else, and without us.
     pub fn alone(&self) -> Outcome {
         outcome(&mut Node::new(&[*self], 1), 500 * MS, 3_000 * MS, false)
@@ -202,6 +209,8 @@ pub struct Node {
     dice: u64,
     /// Up to so much later than it should a controller wakes, now and then.
     pub late: u64,
+    /// Containers have quota files, so that what the region says of their limits does not count.
+    pub has_quota_files: bool,
 }
 
 /// Marks after how many launches.
@@ -212,7 +221,8 @@ fn group(shape: &Shape) -> u64 {
 impl Node {
     pub fn new(containers: &[Container], seed: u64) -> Node {
         let region = Region::private(&ration_region::Gpu { uuid: [1; 16], total: 1 << 37 });
-        let mut node = Node { gpu: Gpu::default(), region, tenants: Vec::new(), dice: seed, late: 0 };
+        let mut node =
+            Node { gpu: Gpu::default(), region, tenants: Vec::new(), dice: seed, late: 0, has_quota_files: false };
         for (index, is) in containers.iter().enumerate() {
             node.start(*is, &format!("c{index}"));
         }
@@ -248,6 +258,15 @@ impl Node {
             longest_off: 0,
         });
         group
+    }
+
+    /// Somebody writes into a container's words that it may have so much, and owes so much GPU time.
+    pub fn forge(&self, which: usize, limit: Share, owes: u64) {
+        let now = self.gpu.now();
+        let compute: Compute<'_> = self.tenants[which].member.as_ref().expect("it lives").compute();
+        compute.set_limit(limit, now);
+        compute.set_request(Some(limit));
+        compute.charge(Bucket::new(limit), now, now, owes);
     }
 
     pub fn random(&mut self) -> u64 {
@@ -320,7 +339,8 @@ impl Node {
         let late = if self.late > 0 && self.random().is_multiple_of(50) { self.random() % self.late } else { 0 };
         let tenant = &mut self.tenants[which];
         let member = Rc::clone(tenant.member.as_ref().expect("it lives"));
-        let compute = member.compute();
+        let entitled = self.has_quota_files.then(|| tenant.is.entitled());
+        let compute = member.compute().entitled_to(entitled);
         if tenant.lease.as_ref().is_some_and(|lease| compute.is_over(lease)) {
             (tenant.lease, tenant.next) = (None, tenant.next.min(now + AWAKE + late));
         }
