@@ -43,9 +43,10 @@ pub fn append(path: &CStr, bytes: &[u8]) -> Result<(), c_int> {
     done
 }
 
-/// Writes all of it to a descriptor. If that is a pipe that nobody reads any more, the program does not hear of it.
+/// Writes all of it to a descriptor. If that is a pipe that nobody reads any more, or a file that may not be larger, the program does
+/// not hear of it.
 pub fn write(file: c_long, mut bytes: &[u8]) -> Result<(), c_int> {
-    let _quiet = NoBrokenPipe::here();
+    let _quiet = Quiet::here();
     while !bytes.is_empty() {
         // SAFETY: the bytes are ours to read.
         let written = unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) };
@@ -59,47 +60,57 @@ pub fn write(file: c_long, mut bytes: &[u8]) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Keeps SIGPIPE from this thread until dropped, and takes away one that came meanwhile.
-struct NoBrokenPipe {
+/// What the kernel sends to a thread that writes where nobody reads any more, or beyond the limit on the size of files.
+const OF_WRITES: [c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
+
+/// Keeps those signals from this thread until dropped, and takes away what came of them meanwhile.
+struct Quiet {
     mask: libc::sigset_t,
-    pending: bool,
+    pending: [bool; 2],
 }
 
-impl NoBrokenPipe {
-    fn set() -> libc::sigset_t {
-        // SAFETY: a set of bits, for which zero is a value; then made a set of one signal.
+impl Quiet {
+    fn set(signals: &[c_int]) -> libc::sigset_t {
+        // SAFETY: a set of bits, for which zero is a value; then made a set of these signals.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGPIPE);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, *signal);
+            }
             set
         }
     }
 
-    fn is_pending() -> bool {
-        // SAFETY: a set of bits, filled in and asked for one of them.
+    fn pending() -> [bool; 2] {
+        // SAFETY: a set of bits, filled in and asked for some of them.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, libc::SIGPIPE) == 1
+            let is_known = libc::sigpending(&raw mut set) == 0;
+            OF_WRITES.map(|signal| is_known && libc::sigismember(&raw const set, signal) == 1)
         }
     }
 
-    fn here() -> NoBrokenPipe {
-        let mut mask = NoBrokenPipe::set();
-        // SAFETY: blocks one signal for this thread, and keeps what was blocked before.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &NoBrokenPipe::set(), &raw mut mask) };
-        NoBrokenPipe { mask, pending: NoBrokenPipe::is_pending() }
+    fn here() -> Quiet {
+        let both = Quiet::set(&OF_WRITES);
+        let mut mask = both;
+        // SAFETY: blocks two signals for this thread, and keeps what was blocked before.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const both, &raw mut mask) };
+        Quiet { mask, pending: Quiet::pending() }
     }
 }
 
-impl Drop for NoBrokenPipe {
+impl Drop for Quiet {
     fn drop(&mut self) {
         let _errno = Errno::kept();
-        // One that was pending before was not ours.
-        if !self.pending && NoBrokenPipe::is_pending() {
-            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: takes a pending signal of this set, without waiting.
-            unsafe { libc::sigtimedwait(&NoBrokenPipe::set(), null_mut(), &raw const at_once) };
+        let now = Quiet::pending();
+        for (which, signal) in OF_WRITES.iter().enumerate() {
+            // One that was pending before was not ours.
+            if now[which] && !self.pending[which] {
+                let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: takes a pending signal of this set, without waiting.
+                unsafe { libc::sigtimedwait(&Quiet::set(&[*signal]), null_mut(), &raw const at_once) };
+            }
         }
         // SAFETY: back to what was blocked before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, null_mut()) };

@@ -44,13 +44,17 @@ impl Forger {
             file.read_exact_at(&mut name, at + AT_NAME).is_ok() && name == NAME.as_bytes()
         });
         let (slot, words) = (slot.expect("the container is in it"), words.to_vec());
+        let write = move || {
+            for (at, value) in &words {
+                file.write_all_at(&value.to_le_bytes(), slot + at).expect("everybody may write to it");
+            }
+        };
+        write();
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
-                for (at, value) in &words {
-                    file.write_all_at(&value.to_le_bytes(), slot + at).expect("everybody may write to it");
-                }
+                write();
                 std::thread::sleep(Duration::from_micros(200));
             }
         });

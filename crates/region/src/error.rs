@@ -53,6 +53,10 @@ impl fmt::Display for OpenError {
                     libc::ENOENT => f.write_str("; the directory above must exist"),
                     libc::EROFS => f.write_str("; the directory must be mounted writable"),
                     libc::ENOSPC => write!(f, "; {SIZE} bytes are needed for each GPU"),
+                    libc::EFBIG => write!(
+                        f,
+                        "; the limit on the size of files (ulimit -f) must have room for the {SIZE} bytes of each GPU's"
+                    ),
                     libc::ELOOP => f.write_str("; a symbolic link is not followed"),
                     _ => Ok(()),
                 }

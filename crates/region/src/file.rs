@@ -12,7 +12,7 @@ use crate::error::OpenError;
 use crate::layout::{Header, MAGIC, MAJOR, MINOR, SIZE, version};
 use crate::memory::Mapping;
 use crate::sync::SeqCst;
-use crate::sys::{Clock, File, boot, outcome, pid};
+use crate::sys::{Clock, File, RoomForFile, boot, outcome, pid};
 
 /// A UUID as people write it.
 pub struct Dashed<'a>(pub &'a [u8; 16]);
@@ -96,7 +96,9 @@ fn make(dir: &Path, place: &Place, gpu: &Gpu) -> Result<(), OpenError> {
     header.describe(&gpu.uuid, gpu.total, boot());
     // SAFETY: a header is plain words without gaps, as the assertions on its size and offsets say.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const header).cast::<u8>(), size_of::<Header>()) };
-    let written = file.write(&[0], SIZE - 1).and_then(|()| fill(&file)).and_then(|()| file.write(bytes, 0));
+    let room = RoomForFile::of(SIZE as u64);
+    let sized = room.as_ref().map_err(|error| *error).and_then(|_| file.write(&[0], SIZE - 1));
+    let written = sized.and_then(|()| fill(&file)).and_then(|()| file.write(bytes, 0));
     // Processes of other users come too, whatever this one's umask is.
     // SAFETY: plain numbers.
     let written = written.and_then(|()| outcome(unsafe { libc::syscall(libc::SYS_fchmod, file.0, 0o666) }).map(drop));

@@ -106,6 +106,40 @@ fn hexadecimal(text: &[u8]) -> [u64; 2] {
     [(number >> 64) as u64, number as u64]
 }
 
+/// A limit on the size of files that has room for one of so many bytes, until dropped. Whoever writes beyond the limit is killed by a
+/// signal, unless the program knows better; batch systems set it.
+pub struct RoomForFile(Option<libc::rlimit64>);
+
+impl RoomForFile {
+    /// `EFBIG`: the system does not let it be raised so far.
+    pub fn of(bytes: u64) -> Result<RoomForFile, c_int> {
+        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+        limit_of_files(null(), &raw mut limit)?;
+        if limit.rlim_cur >= bytes {
+            return Ok(RoomForFile(None));
+        }
+        if limit.rlim_max < bytes {
+            return Err(libc::EFBIG);
+        }
+        let raised = libc::rlimit64 { rlim_cur: bytes, ..limit };
+        limit_of_files(&raw const raised, null_mut())?;
+        Ok(RoomForFile(Some(limit)))
+    }
+}
+
+impl Drop for RoomForFile {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = limit_of_files(std::ptr::from_ref(before), null_mut());
+        }
+    }
+}
+
+fn limit_of_files(new: *const libc::rlimit64, old: *mut libc::rlimit64) -> Result<(), c_int> {
+    // SAFETY: this process's limit; places to read and to write, or none, in the kernel's form.
+    outcome(unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, new, old) }).map(drop)
+}
+
 /// Measures how long somebody has waited.
 pub struct Clock {
     begun: Duration,

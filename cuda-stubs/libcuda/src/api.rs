@@ -95,7 +95,10 @@ pub(crate) fn count_into(calls: Option<&'static [AtomicU64; COUNTERS]>) {
 /// Runs an entry point's body: counted, and with no panic ever reaching the caller.
 #[inline]
 pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> CUresult {
-    count(index);
+    let before = count(index);
+    if let Some(code) = sim_world::fault::of_call(index, before) {
+        return code;
+    }
     let cost = CALL_COST.load(Ordering::Relaxed);
     if cost != 0 {
         spend(cost);

@@ -90,6 +90,10 @@ fn start() -> Outcome<Process> {
         complain(&e);
         CUDA_ERROR_SYSTEM_NOT_READY
     })?;
+    sim_world::fault::Fault::from_env(|name| std::env::var(name).ok()).map_err(|e| {
+        complain(&e);
+        CUDA_ERROR_SYSTEM_NOT_READY
+    })?;
     let world = World::join(&World::default_dir(), &settings, Role::Client).map_err(|e| {
         complain(&e);
         CUDA_ERROR_SYSTEM_NOT_READY

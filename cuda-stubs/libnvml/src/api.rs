@@ -80,8 +80,8 @@ macro_rules! nvml {
 /// Runs an exported entry point's body, counted.
 pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
     contain(sim_world::surface::counted_symbol(index), || {
-        library::count(index);
-        body()
+        let before = library::count(index);
+        sim_world::fault::of_call(index, before).map_or_else(body, Err)
     })
 }
 

@@ -40,21 +40,21 @@ pub(crate) fn joined() -> Option<&'static Library> {
     unsafe { JOINED.load(Ordering::SeqCst).as_ref() }.filter(|lib| lib.pid == std::process::id())
 }
 
-/// Counts a call, in this process's slot or until it has one.
-pub(crate) fn count(index: usize) {
+/// Counts a call, in this process's slot or until it has one; returns how many there were before.
+pub(crate) fn count(index: usize) -> u64 {
     if let Some(lib) = joined() {
-        lib.calls()[index].fetch_add(1, Ordering::Relaxed);
-        return;
+        return lib.calls()[index].fetch_add(1, Ordering::Relaxed);
     }
     let me = std::process::id();
     if ![0, me].contains(&EARLY_OF.swap(me, Ordering::AcqRel)) {
         EARLY.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
     // SeqCst, as for JOINED: either this count is there when the joining thread collects, or we see that it has joined.
-    EARLY[index].fetch_add(1, Ordering::SeqCst);
+    let before = EARLY[index].fetch_add(1, Ordering::SeqCst);
     if let Some(lib) = joined() {
         lib.collect();
     }
+    before
 }
 
 /// The library, between `nvmlInit` and `nvmlShutdown`.

@@ -10,6 +10,7 @@
 
 pub mod accounts;
 pub mod channel;
+pub mod fault;
 pub mod layout;
 pub mod life;
 pub mod lock;
