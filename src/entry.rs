@@ -12,10 +12,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use crate::driver;
 use crate::ops::{self, Call, Outcome, Reason};
 use crate::thread::Thread;
 use crate::trace::{self, Shown};
+use crate::{driver, left};
 
 /// Which of a row's two functions was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,21 +136,21 @@ pub fn answer(
 }
 
 /// Runs an op behind the re-entry guard and the panic firewall. Whatever happens in it, the program gets an answer, and the
-/// driver is asked once for it where the op did not say otherwise.
+/// driver is asked once for it where the op did not say otherwise. If the program never comes back from it, see [`left`].
 fn run(
-    thread: Option<&Thread>,
+    thread: Option<&'static Thread>,
     driver: &dyn Fn() -> u32,
     op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
     bypassed: impl FnOnce(Reason),
 ) -> u32 {
-    let mut asked = Call::new(driver);
-    let outcome = match thread.map(Thread::enter_op) {
+    let ask = || left::away(driver);
+    let mut asked = Call::new(&ask);
+    // The op's own state is gone with a panic; what the driver did is in `asked`, and nothing else is shared.
+    let mut guarded =
+        || catch_unwind(AssertUnwindSafe(|| op(&mut asked))).unwrap_or(Outcome::Bypassed(Reason::Panicked));
+    let outcome = match thread {
         None => Outcome::Bypassed(Reason::NoMemory),
-        Some(None) => Outcome::Bypassed(Reason::Reentered),
-        // The op's own state is gone with the panic; what the driver did is in `asked`, and nothing else is shared.
-        Some(Some(_guard)) => {
-            catch_unwind(AssertUnwindSafe(|| op(&mut asked))).unwrap_or(Outcome::Bypassed(Reason::Panicked))
-        }
+        Some(thread) => left::within(thread, &mut guarded).unwrap_or(Outcome::Bypassed(Reason::Reentered)),
     };
     match outcome {
         Outcome::Done(result) | Outcome::Refused(result) => result,
@@ -218,12 +218,14 @@ impl Way {
     }
 
     #[inline]
-    fn go(&self, id: usize, thread: Option<&Thread>, call: &dyn Fn(*const ()) -> u32) -> u32 {
+    fn go(&self, id: usize, thread: Option<&'static Thread>, call: &dyn Fn(*const ()) -> u32) -> u32 {
         if self.by != By::Another {
             return call(self.target);
         }
-        let _passing = thread.map(|thread| thread.pass_through(id));
-        call(self.target)
+        match thread {
+            Some(thread) => thread.pass_through(id, || call(self.target)),
+            None => call(self.target),
+        }
     }
 }
 

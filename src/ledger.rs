@@ -18,6 +18,7 @@ pub mod shared;
 pub mod slice;
 pub mod truth;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
@@ -132,20 +133,21 @@ impl Wait {
 /// Calls that change what the driver holds for this process: in the low half how many are under way, in the high half how
 /// many there ever were. Each thread counts its own; here are those of threads without a block.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
-const UNDER_WAY: u64 = 0xffff_ffff;
+pub const UNDER_WAY: u64 = 0xffff_ffff;
 const ONE: u64 = (UNDER_WAY + 1) + 1;
 
-/// To be held from before the driver is asked until the books are right again.
-pub struct Changing(Option<&'static Thread>);
+/// To be held from before the driver is asked until the books are right again. Of a thread with a block: how many ops it had left
+/// when this began; it ends with the next that it leaves.
+pub struct Changing(Option<(&'static Thread, u32)>);
 
 /// A call begins that changes what the driver holds for this process.
 #[inline]
 pub fn changing() -> Changing {
-    let thread = Thread::attached();
+    let thread = Thread::attached().map(|thread| (thread, thread.under_way.times()));
     match thread {
         // A plain write, before the driver's: whoever finds in the driver what this call changes there, finds this too, because
         // the processor keeps a thread's writes in order.
-        Some(thread) => thread.changes.add(ONE),
+        Some((thread, _)) => thread.changes.add(ONE),
         None => _ = CHANGES.fetch_add(ONE, Ordering::SeqCst),
     }
     Changing(thread)
@@ -155,7 +157,8 @@ impl Drop for Changing {
     #[inline]
     fn drop(&mut self) {
         match self.0 {
-            Some(thread) => thread.changes.add(1u64.wrapping_neg()),
+            Some((thread, times)) if thread.under_way.times() == times => thread.changes.add(1u64.wrapping_neg()),
+            Some(_) => {}
             None => _ = CHANGES.fetch_sub(1, Ordering::SeqCst),
         }
     }
@@ -175,11 +178,21 @@ impl Changing {
         if before & UNDER_WAY != 1 {
             return None;
         }
+        let own = self.0.map(|(thread, _)| &thread.under_way.looks);
         LOOKS_BEGUN.fetch_add(1, Ordering::SeqCst);
+        own.inspect(|own| own.set(true));
         let told = ask().filter(|_| changes() == before);
-        LOOKS_ENDED.fetch_add(1, Ordering::SeqCst);
+        // Unless it was put right meanwhile.
+        if own.is_none_or(Cell::take) {
+            has_looked();
+        }
         told
     }
+}
+
+/// Somebody who held the books against what the driver says has ended that.
+pub fn has_looked() {
+    LOOKS_ENDED.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Whether GPU work is refused altogether.

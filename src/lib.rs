@@ -8,7 +8,7 @@
 //! - `ops`: what is done about the calls that are not simply handed on;
 //! - `driver`: the real driver's functions, and the only place that calls them for the shim's own ends.
 //!
-//! Around them: `thread` (what is kept per thread), `process` (first call, forks, the end), `trace` (`RATION_TRACE`),
+//! Around them: `thread` (what is kept per thread), `left` (calls that a program leaves without returning), `process` (first call, forks, the end), `trace` (`RATION_TRACE`),
 //! `log` (`RATION_LOG`), `sys` (writing from inside of somebody else's process) and [`abi`] (the driver's types).
 //!
 //! The library has no constructor, starts no thread and opens no file: a process that never calls the driver pays for its
@@ -25,6 +25,7 @@ mod driver;
 mod entry;
 mod image;
 mod ledger;
+mod left;
 mod log;
 mod ops;
 mod process;

@@ -59,6 +59,8 @@ impl Reason {
 static BYPASSED: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
 /// Counts a call that the shim stood aside for, and says so where that is a fault.
+#[cold]
+#[inline(never)]
 pub fn note_bypass(id: usize, reason: Reason) {
     BYPASSED[reason as usize].fetch_add(1, Ordering::Relaxed);
     if reason == Reason::Panicked {

@@ -22,18 +22,18 @@ mod latch;
 mod switch;
 mod work;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use counts::Counts;
+pub use gate::Gate;
 pub use lane::Lane;
 pub use work::Work;
 
 use crate::abi::cuda::{CUDA_SUCCESS, CUcontext, CUevent};
 use crate::driver::{Stream, calls};
 use crate::ledger::{self, Slice};
-use crate::thread::Guarded;
+use crate::thread::{Guarded, Thread};
 use crate::{log, sys};
-use gate::Gate;
 use ration_steer::State;
 use switch::{ByChannels, Here};
 
@@ -72,8 +72,6 @@ pub struct Steer {
     touched: AtomicBool,
     /// Others make room as soon as it launches something: it is a `latency` container.
     is_awaited: AtomicBool,
-    /// Contexts that are about to go: what waits for their work needs the GPU.
-    leaving: AtomicU32,
     /// Launches are what is switched, and not channels.
     by_launches: AtomicBool,
     /// Channels are, and off by a limit: launches wait, too.
@@ -90,7 +88,6 @@ impl Steer {
             counts: AtomicBool::new(true),
             touched: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
-            leaving: AtomicU32::new(0),
             by_launches: AtomicBool::new(is_by_launches()),
             is_at_limit: AtomicBool::new(false),
             gate: Gate::new(),
@@ -169,27 +166,43 @@ impl Steer {
     fn put_on(&self, slice: &Slice) {
         self.state.with(|state| state.put_on(&self.here(slice), &slice.compute_as_entitled()));
     }
+}
 
-    /// A context may be about to go: the driver waits for its work, so it is on the GPU until [`Steer::after_leaving`].
-    pub fn before_leaving(&self, slice: &Slice, context: CUcontext) {
-        self.leaving.fetch_add(1, Ordering::SeqCst);
-        self.put_on(slice);
-        controller::without_looking(|| lane::all().for_each(|lane| lane.forget_context(context)));
+/// A context may be about to go: the driver waits for its work, so the process is on the GPU until [`after_leaving`].
+pub fn before_leaving(context: CUcontext) {
+    if let Some(thread) = Thread::attached() {
+        thread.under_way.leaving.store(true, Ordering::SeqCst);
     }
+    for slice in ledger::all() {
+        slice.steer.put_on(slice);
+    }
+    controller::without_looking(|| lane::all().for_each(|lane| lane.forget_context(context)));
+}
 
-    /// It is gone, or stayed.
-    pub fn after_leaving(&self) {
-        // A slice that was made in between has not seen it begin.
-        let _ = self.leaving.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+/// It is gone, or stayed.
+pub fn after_leaving() {
+    if let Some(thread) = Thread::attached() {
+        thread.under_way.leaving.store(false, Ordering::SeqCst);
     }
 }
 
-/// Threads that wait for the GPU.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Whether a context is about to go.
+fn is_leaving() -> bool {
+    Thread::all().any(|thread| thread.under_way.leaving.load(Ordering::SeqCst))
+}
+
+/// This thread waits for the GPU, and is done with that.
+fn waits(is: bool) {
+    if let Some(thread) = Thread::attached() {
+        let waits = &thread.under_way.waits;
+        let now = waits.load(Ordering::Relaxed);
+        waits.store(if is { now + 1 } else { now.saturating_sub(1) }, Ordering::Relaxed);
+    }
+}
 
 /// The program has waited for the GPU.
 pub fn after_wait() {
-    WAITING.fetch_sub(1, Ordering::Relaxed);
+    waits(false);
     if let Some(lane) = Lane::of_this_thread() {
         lane.after_wait();
     }
@@ -198,7 +211,7 @@ pub fn after_wait() {
 
 /// The program is about to wait for the GPU; [`after_wait`] follows.
 pub fn before_wait() {
-    WAITING.fetch_add(1, Ordering::Relaxed);
+    waits(true);
     if let Some(lane) = Lane::of_this_thread() {
         lane.before_wait();
     }
@@ -230,7 +243,6 @@ pub fn forget_stream(stream: Stream) {
 
 /// In a forked child: it has launched nothing, and no channels.
 pub fn forget_the_parent() {
-    WAITING.store(0, Ordering::Relaxed);
     controller::forget_the_parent();
     batch::forget_the_parent();
     lane::all().for_each(Lane::forget_the_parent);

@@ -12,10 +12,11 @@ use std::mem::size_of;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::process;
+use crate::left::{self, UnderWay};
 use crate::steer::Lane;
 use crate::sys::Errno;
 use crate::table::COUNT;
+use crate::{ledger, process};
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("libration.so is written for x86-64 Linux: thread.rs and resolve/dl.rs hold its few lines of assembly");
@@ -71,8 +72,8 @@ fn block() -> *mut Thread {
 pub struct Thread {
     /// Calls of this thread that change what the driver holds: see [`crate::ledger::changing`].
     pub changes: Tally,
-    /// This thread is inside of an op.
-    in_op: Cell<bool>,
+    /// The op that runs in it, and what is to be taken back if it is left.
+    pub under_way: UnderWay,
     taken: AtomicBool,
     /// What it has launched, where that is counted.
     pub lane: AtomicPtr<Lane>,
@@ -94,9 +95,14 @@ impl Tally {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(number), Ordering::Release);
     }
 
+    /// By the block's own thread: of these bits, none.
+    fn clear(&self, bits: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) & !bits, Ordering::Release);
+    }
+
     /// Over all threads, those that have ended included.
     pub fn total(of: impl Fn(&Thread) -> &Tally) -> u64 {
-        all().fold(0, |sum, thread| sum.wrapping_add(of(thread).0.load(Ordering::Acquire)))
+        Thread::all().fold(0, |sum, thread| sum.wrapping_add(of(thread).0.load(Ordering::Acquire)))
     }
 }
 
@@ -160,27 +166,25 @@ impl Thread {
         same
     }
 
-    /// The call goes to another library until the guard is dropped.
-    pub fn pass_through(&self, id: usize) -> impl Drop {
-        struct Restore<'a>(&'a Cell<Passing>, Passing);
-        impl Drop for Restore<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.1);
-            }
-        }
-        Restore(&self.passing, self.passing.replace(Passing { row: id as u32 + 1, stack: stack() }))
+    /// The call goes to another library. No guard: unwinding is to find nothing of ours to do, and what it leaves is told by the
+    /// stack.
+    #[inline]
+    pub fn pass_through<T>(&self, id: usize, call: impl FnOnce() -> T) -> T {
+        let before = self.passing.replace(Passing { row: id as u32 + 1, stack: stack() });
+        let result = call();
+        self.passing.set(before);
+        result
     }
 
-    /// The re-entry guard of ops; `None`: an op is running in this thread already.
-    pub fn enter_op(&self) -> Option<impl Drop> {
-        struct InOp<'a>(&'a Cell<bool>);
-        impl Drop for InOp<'_> {
-            fn drop(&mut self) {
-                self.0.set(false);
-            }
+    /// It has left an op without returning from it.
+    pub fn leaves(&self) {
+        self.changes.clear(ledger::UNDER_WAY);
+        self.making.set(0);
+        self.passing.set(Passing { row: 0, stack: 0 });
+        // SAFETY: null, or a lane that is never freed.
+        if let Some(lane) = unsafe { self.lane.load(Ordering::Relaxed).as_ref() } {
+            lane.leaves();
         }
-        // Lazily: one that is made and not given would end the op that runs.
-        (!self.in_op.replace(true)).then(|| InOp(&self.in_op))
     }
 
     /// The GPU that this thread is making a context on.
@@ -201,7 +205,8 @@ impl Thread {
     }
 
     fn used_before() -> Option<&'static Thread> {
-        all().find(|thread| thread.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok())
+        Thread::all()
+            .find(|thread| thread.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
 
     fn mapped() -> Option<&'static Thread> {
@@ -224,28 +229,31 @@ impl Thread {
             }
         }
     }
-}
 
-fn all() -> impl Iterator<Item = &'static Thread> {
-    // SAFETY: null, or the newest of the blocks, which are never unmapped.
-    let first = unsafe { ALL.load(Ordering::Acquire).as_ref() };
-    // SAFETY: null, or the block that was the newest before this one.
-    std::iter::successors(first, |thread| unsafe { thread.next.load(Ordering::Acquire).as_ref() })
+    /// All of them, those that have ended included.
+    pub fn all() -> impl Iterator<Item = &'static Thread> {
+        // SAFETY: null, or the newest of the blocks, which are never unmapped.
+        let first = unsafe { ALL.load(Ordering::Acquire).as_ref() };
+        // SAFETY: null, or the block that was the newest before this one.
+        std::iter::successors(first, |thread| unsafe { thread.next.load(Ordering::Acquire).as_ref() })
+    }
 }
 
 /// Calls of a row by all threads, those that have ended included.
 pub fn total(id: usize) -> u64 {
-    all().fold(0, |sum, thread| sum.wrapping_add(thread.counts[id].load(Ordering::Relaxed)))
+    Thread::all().fold(0, |sum, thread| sum.wrapping_add(thread.counts[id].load(Ordering::Relaxed)))
 }
 
 /// In a forked child: nothing was counted yet, and of the threads only this one is left.
 pub fn forget_the_parent() {
     let mine = block();
-    for thread in all() {
+    for thread in Thread::all() {
         for count in thread.counts.iter().chain([&thread.changes.0]) {
             count.store(0, Ordering::Relaxed);
         }
-        thread.taken.store(std::ptr::eq(thread, mine), Ordering::Relaxed);
+        let is_mine = std::ptr::eq(thread, mine);
+        left::forget_the_parent(thread, is_mine);
+        thread.taken.store(is_mine, Ordering::Relaxed);
     }
 }
 
@@ -276,8 +284,8 @@ extern "C" fn ended(block: *mut c_void) {
     unsafe { word().write(null_mut()) };
     // SAFETY: the key's value is what `give_back_at_exit` stored, a block.
     let thread = unsafe { &*block.cast::<Thread>() };
+    left::ends(thread);
     thread.passing.set(Passing { row: 0, stack: 0 });
-    thread.in_op.set(false);
     thread.making.set(0);
     thread.taken.store(false, Ordering::Release);
 }
@@ -341,8 +349,13 @@ impl<T> Guarded<T> {
         Guarded { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Looks at it. What is done inside is short, and calls neither the program nor anything that may wait for it.
+    /// Looks at it. What is done inside is short, and calls neither the program nor anything that may wait for it; nor does a
+    /// handler of the program's run meanwhile in this thread.
     pub fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+        ration_region::with_no_handler(|| self.with_handlers(look))
+    }
+
+    fn with_handlers<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         struct Held<'a>(&'a AtomicU32);
         impl Drop for Held<'_> {
             fn drop(&mut self) {

@@ -16,7 +16,9 @@ use crate::abi::nvml::{
     self, NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessDetailList_t,
     nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
 };
+use crate::left;
 use crate::resolve::elf;
+use crate::thread::Thread;
 
 /// A function by its name in a library.
 struct Function {
@@ -63,9 +65,9 @@ macro_rules! functions {
             const _: unsafe extern "C" fn($($kind),*) -> c_uint = $abi::$name;
             match FUNCTION.find() {
                 // SAFETY: the function of this name in this library has this type; the arguments are the caller's word.
-                Some(address) => unsafe {
+                Some(address) => left::away(|| unsafe {
                     transmute::<*const (), unsafe extern "C-unwind" fn($($kind),*) -> c_uint>(address)($($argument),*)
-                },
+                }),
                 None => $missing,
             }
         }
@@ -165,20 +167,26 @@ functions! { NVML, nvml, NVML_ERROR_FUNCTION_NOT_FOUND;
 /// Runs something that would break a capture of this thread's, or of any thread's in global mode, in the mode in which it
 /// does not.
 pub fn without_breaking_captures<T>(ask: impl FnOnce() -> T) -> T {
-    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    let before = set_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+    let own = Thread::attached().map(|thread| &thread.under_way.capture_mode);
+    let outer = own.map_or(0, |own| own.replace(before + 1));
+    let answer = ask();
+    set_capture_mode(before);
+    own.inspect(|own| own.set(outer));
+    answer
+}
+
+/// Sets this thread's mode; says which it was in.
+pub fn set_capture_mode(mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
+    let mut mode = mode;
     // SAFETY: exchanges this thread's mode for the one given.
     unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-    let answer = ask();
-    // SAFETY: and back.
-    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-    answer
+    mode
 }
 
 /// The same for all that this thread will ever ask.
 pub fn never_break_captures() {
-    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: exchanges this thread's mode for the one given.
-    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    set_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
 }
 
 /// Loads NVML, if the machine has it: the one library that the shim loads without the program's doing.

@@ -440,6 +440,12 @@ impl Slice {
         self.ask(Member::used).unwrap_or_else(|| self.asked.load(Ordering::Acquire))
     }
 
+    /// So much was reserved, and nobody will say what the driver took of it: until that is learned, it stands for that.
+    pub fn may_have_taken(&self, bytes: u64) {
+        self.unlearned.fetch_add(bytes, Ordering::AcqRel);
+        self.is_to_be_learned();
+    }
+
     /// The driver may have taken something by itself: look before the next reservation.
     pub fn is_to_be_learned(&self) {
         self.stale.store(1, Ordering::Release);

@@ -9,6 +9,7 @@ use super::{Call, Outcome, launches};
 use crate::abi::cuda::*;
 use crate::driver::calls;
 use crate::ledger::{self, Changing, Slice, book, code};
+use crate::steer;
 use crate::thread::Thread;
 
 /// `cuInit`: where the settings cannot be understood or kept, this is as far as a program gets.
@@ -82,10 +83,10 @@ fn goes(context: CUcontext) -> impl Drop {
     struct Leaving;
     impl Drop for Leaving {
         fn drop(&mut self) {
-            ledger::all().for_each(|slice| slice.steer.after_leaving());
+            steer::after_leaving();
         }
     }
-    ledger::all().for_each(|slice| slice.steer.before_leaving(slice, context));
+    steer::before_leaving(context);
     Leaving
 }
 

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ration_policy::steer::Together;
 use ration_policy::tuning::{BATCH, KEPT, LATCHED};
 
-use super::{Lane, WAITING, lane, latch};
+use super::{Lane, lane, latch};
 use crate::abi::cuda::CUcontext;
 use crate::driver::Stream;
-use crate::sys;
+use crate::{left, sys};
 
 /// Launches are kept back: no less than this lies between two times at which they go, plus one. 0: they are not.
 static APART: AtomicU64 = AtomicU64::new(0);
@@ -175,7 +175,7 @@ pub fn look(now: u64) -> Option<u64> {
         }
         return None;
     }
-    let is_asked = WAITING.load(Ordering::Relaxed) > 0;
+    let is_asked = left::any_waits();
     let mut goes = is_kept && (is_asked && may_go(now) || now >= since + BATCH);
     if now >= get(&LOOKED) + LATCHED {
         set(&LOOKED, now);

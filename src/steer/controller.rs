@@ -16,7 +16,7 @@ use super::{Counts, Lane, batch, lane};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
 use crate::thread::Guarded;
-use crate::{log, sys};
+use crate::{left, log, sys};
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// And has looked.
@@ -124,7 +124,7 @@ fn give_up() {
 /// One look at everything. What to sleep on and until when.
 fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Lease>, u64)> {
     let steers = || ledger::all().map(|slice| (slice, &slice.steer));
-    let mut blocked = super::WAITING.load(Ordering::Relaxed) > 0;
+    let mut blocked = left::any_waits();
     let sent = lane::all().map(Lane::sent).sum();
     let away = counts.polls(sent) || blocked || lane::all().any(Lane::is_launching);
     LOOKING.with(|()| {

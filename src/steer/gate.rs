@@ -7,6 +7,7 @@
 //! A launch that goes through loads three words. One that waits always ends: by the thread's own clock, where the GPU or the
 //! controller does not do what it waits for. Nothing that records a graph, waits or ends comes by here.
 
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use ration_policy::tuning::{
@@ -14,10 +15,11 @@ use ration_policy::tuning::{
 };
 use ration_steer::{Fault, Switch};
 
-use super::WAITING;
 use super::lane::Lane;
+use super::waits;
 use crate::abi::cuda::CUcontext;
-use crate::sys;
+use crate::thread::Thread;
+use crate::{left, sys};
 
 /// The states of a gate, in the low bits of its word; above them is a count of changes.
 const STATE: u32 = 3;
@@ -30,8 +32,6 @@ const CLOSED: u32 = 2;
 pub struct Gate {
     /// Its state. Who waits sleeps on it.
     word: AtomicU32,
-    /// Threads that wait.
-    waiting: AtomicU32,
     /// What each thread may have under way, in nanoseconds.
     room: AtomicU64,
     /// What all of them may, together.
@@ -48,7 +48,6 @@ impl Gate {
     pub const fn new() -> Gate {
         Gate {
             word: AtomicU32::new(OPEN),
-            waiting: AtomicU32::new(0),
             room: AtomicU64::new(ROOM),
             length: AtomicU64::new(ROOM),
             looked: AtomicU64::new(0),
@@ -59,7 +58,7 @@ impl Gate {
 
     /// Whether a thread waits here for others, or for the limit.
     pub fn is_waited_at(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
+        Thread::all().any(|thread| std::ptr::eq(thread.under_way.gate.load(Ordering::SeqCst), self))
     }
 
     /// The controller looks; so many threads have something under way, here and in the container's other processes. `is_free`:
@@ -101,11 +100,20 @@ impl Gate {
         }
     }
 
+    /// Sleeps while its word is this, and for so long at most.
+    fn sleep(&self, word: u32, length: u64) {
+        let gate = Thread::attached().map(|thread| &thread.under_way.gate);
+        gate.inspect(|gate| gate.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst));
+        let length = std::time::Duration::from_nanos(length);
+        left::away(|| ration_region::futex_wait(&self.word, word, Some(length)));
+        gate.inspect(|gate| gate.store(null_mut(), Ordering::SeqCst));
+    }
+
     #[cold]
     fn wait_until_open(&self) {
         let _errno = sys::Errno::kept();
         let began = sys::nanoseconds();
-        WAITING.fetch_add(1, Ordering::Relaxed);
+        waits(true);
         loop {
             let word = self.word.load(Ordering::Acquire);
             let now = sys::nanoseconds();
@@ -113,11 +121,9 @@ impl Gate {
             if word & STATE == OPEN || now > began + LONGEST_OFF && !is_looked_at {
                 break;
             }
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(FRESH)));
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.sleep(word, FRESH);
         }
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        waits(false);
     }
 
     #[cold]
@@ -127,8 +133,7 @@ impl Gate {
         lane.before_wait();
         let began = sys::nanoseconds();
         let mut now = began;
-        let mut is_counted = false;
-        WAITING.fetch_add(1, Ordering::Relaxed);
+        waits(true);
         loop {
             let word = self.word.load(Ordering::Acquire);
             let (is_open, is_closed) = (word & STATE == OPEN, word & STATE == CLOSED);
@@ -146,20 +151,13 @@ impl Gate {
                 break;
             }
             if is_open {
-                sys::sleep_until(now + too_far.unwrap_or(0).clamp(20_000, 1_000_000), now);
+                left::away(|| sys::sleep_until(now + too_far.unwrap_or(0).clamp(20_000, 1_000_000), now));
             } else {
-                if !std::mem::replace(&mut is_counted, true) {
-                    self.waiting.fetch_add(1, Ordering::SeqCst);
-                }
-                let length = longest.min(FRESH);
-                ration_region::futex_wait(&self.word, word, Some(std::time::Duration::from_nanos(length)));
+                self.sleep(word, longest.min(FRESH));
             }
             now = sys::nanoseconds();
         }
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        if is_counted {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-        }
+        waits(false);
     }
 
     fn set(&self, state: u32) {

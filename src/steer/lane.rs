@@ -210,6 +210,15 @@ impl Lane {
         result
     }
 
+    /// Its thread has left a launch without returning from it.
+    pub fn leaves(&self) {
+        let calls = self.calls.load(Ordering::Relaxed);
+        if calls & 1 != 0 {
+            self.calls.store(calls + 1, Ordering::Relaxed);
+            self.latch.open();
+        }
+    }
+
     /// What holds its stream.
     pub(super) fn latch(&self) -> &Latch {
         &self.latch

@@ -114,7 +114,7 @@ impl Process for Here<'_> {
     }
 
     fn is_leaving(&self) -> bool {
-        self.steer.leaving.load(Ordering::SeqCst) > 0
+        super::is_leaving()
     }
 
     fn has_room(&self, threads: u32, is_free: bool, ends: u64, now: u64) {

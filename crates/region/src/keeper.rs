@@ -19,7 +19,7 @@ use crate::life::{Owner, UNKEPT};
 use crate::memory::own_shadow;
 use crate::robust::List;
 use crate::sync::SeqCst;
-use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, start_thread, with_truncation_noticed};
+use crate::sys::{Clock, errno, futex_wait, futex_wake, pid, start_thread, with_no_handler, with_truncation_noticed};
 use crate::table::{Newcomer, Place, Trouble};
 
 /// What a process knows of itself. Zero in a child that was forked.
@@ -224,6 +224,10 @@ impl Keeper {
 
     /// Starts the thread, unless it runs. `Err` holds the error number.
     pub fn start(&'static self) -> Result<(), c_int> {
+        with_no_handler(|| self.start_it())
+    }
+
+    fn start_it(&'static self) -> Result<(), c_int> {
         let mut clock = Clock::start();
         loop {
             match self.started.load(Ordering::Acquire) {
@@ -256,6 +260,11 @@ impl Keeper {
     /// Has something done by the keeper. `None`: it does not get to it; `Err`: it may still do it, and what it needs for that
     /// must stay.
     pub fn ask(&self, request: Request) -> Result<Option<Answer>, ()> {
+        // A handler that jumped out of this would leave the mail as it is, and nobody would be answered any more.
+        with_no_handler(|| self.ask_it(request))
+    }
+
+    fn ask_it(&self, request: Request) -> Result<Option<Answer>, ()> {
         let mut clock = Clock::start();
         while self.mail.compare_exchange(IDLE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             if clock.nap() > PATIENCE {

@@ -39,7 +39,7 @@ pub use ledger::Full;
 pub use memory::rescue;
 pub use region::{Member, Region};
 pub use steering::{Facts, Lease, Neighbourhood, Present};
-pub use sys::{futex_wait, futex_wake, start_thread};
+pub use sys::{futex_wait, futex_wake, start_thread, with_no_handler};
 pub use view::{ContainerView, Dead, Name, ProcessView};
 
 /// A GPU, as a region needs to know it.

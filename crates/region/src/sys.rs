@@ -227,6 +227,36 @@ pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Does something in the middle of which no handler of signals may run, because it might jump out of it, or end the thread: the value
+/// of a lock would be half changed, and the lock never free again. Two system calls; nothing that a launch has to do comes by here.
+///
+/// Signals that an instruction raises are let through: one that is blocked ends the process, and that of a region which was cut
+/// short is put right by a handler of ours.
+pub fn with_no_handler<T>(work: impl FnOnce() -> T) -> T {
+    struct Masked(u64);
+    impl Drop for Masked {
+        fn drop(&mut self) {
+            set_mask(libc::SIG_SETMASK, self.0);
+        }
+    }
+    const RAISED: [c_int; 7] =
+        [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+    // And the two by which the C library tells all threads of a new user, or cancels them, which it is told not to.
+    let raised = RAISED.iter().fold(0b11 << 31, |set, signal| set | 1 << (signal - 1));
+    let _masked = Masked(set_mask(libc::SIG_BLOCK, !raised));
+    work()
+}
+
+/// Changes which signals are blocked; says which were.
+fn set_mask(how: c_int, mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: sets of 64 bits, as the kernel has them. The C library's function would do the same with sets of 1024.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<u64>());
+    }
+    before
+}
+
 /// Starts a thread that runs none of the program's signal handlers, and that nobody waits for. Returns the error number, or 0.
 ///
 /// # Safety

@@ -6,6 +6,7 @@ use ration_region::Member;
 
 use super::Slice;
 use crate::ledger::Changing;
+use crate::thread::Thread;
 
 /// Bytes that are reserved, until the driver has answered.
 #[must_use]
@@ -19,7 +20,23 @@ pub struct Hold {
 impl Hold {
     /// They were taken out of what is left there.
     pub fn new(slice: &'static Slice, member: &'static Member, bytes: u64) -> Hold {
+        if let Some(thread) = Thread::attached() {
+            thread.under_way.reserves(slice, bytes);
+        }
         Hold { slice, member, bytes }
+    }
+
+    /// It ends, by this thread, which began it.
+    fn ends(&self) {
+        if let Some(thread) = Thread::attached() {
+            thread.under_way.has_answer(self.slice, self.bytes);
+        }
+    }
+
+    /// It is no more, and nothing goes back.
+    fn forget(self) {
+        self.ends();
+        std::mem::forget(self);
     }
 
     /// Where this process is counted now; and whether the reservation is there. One from before it had to go elsewhere is not.
@@ -39,7 +56,7 @@ impl Hold {
         } else if bytes < self.bytes {
             member.refund(self.bytes - bytes);
         }
-        std::mem::forget(self);
+        self.forget();
     }
 
     /// The same for what NVML does not count as this process's.
@@ -53,7 +70,7 @@ impl Hold {
             member.charge(kept);
         }
         member.holds_beside(kept);
-        std::mem::forget(self);
+        self.forget();
     }
 
     /// Learns what the driver took for something that no call tells the size of, and gives the rest back. Until that can be
@@ -73,12 +90,13 @@ impl Hold {
         if let (member, false) = self.place() {
             member.charge(self.bytes);
         }
-        std::mem::forget(self);
+        self.forget();
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        self.ends();
         self.member.refund(self.bytes);
     }
 }

@@ -44,8 +44,9 @@ CUresult cuCtxSynchronize(void) {
     for (;;) pause();
 }
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) {
+    static CUdeviceptr next = 1ul << 40;
     COUNT(6);
-    *at = bytes;
+    *at = __atomic_fetch_add(&next, (bytes + (2 * MIB - 1)) & -(2 * MIB), __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }
 CUresult cuMemFree_v2(CUdeviceptr at) {
@@ -68,6 +69,29 @@ CUresult cuCtxGetCurrent(CUcontext *out) {
 }
 CUresult cuDriverGetVersion(int *version) {
     *version = 12000;
+    return CUDA_SUCCESS;
+}
+
+
+/* What a slice wants to know of a GPU. */
+CUresult cuDeviceGetCount(int *count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    memset(uuid, 0x42 + device, sizeof *uuid);
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    *bytes = (16ul << 30) + device;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice *device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy_v2(CUcontext unused) {
+    (void)unused;
     return CUDA_SUCCESS;
 }
 
