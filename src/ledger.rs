@@ -66,10 +66,7 @@ pub fn begin() {
             STATE.store(ON, Ordering::Release);
             entry::watch_for(entry::SLICED);
         }
-        Err(errors) => {
-            refuse(&errors);
-            entry::watch_for(entry::SLICED);
-        }
+        Err(errors) => refuse(&errors),
     }
 }
 
@@ -78,7 +75,16 @@ fn refuse(errors: &[ration_contract::Error]) {
         log::error!("{error}");
     }
     log::error!("no GPU work until that is put right: without knowing the limit, none is allowed");
-    STATE.store(REFUSING, Ordering::Release);
+    refuse_in(REFUSING);
+}
+
+/// Calls that take something are refused from now on; those that are under way end as they began. Says whether none was refused
+/// before.
+fn refuse_in(state: u8) -> bool {
+    let refuse = |now| (!matches!(now, REFUSING | LOST)).then_some(state);
+    let is_new = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, refuse).is_ok();
+    entry::watch_for(entry::REFUSING);
+    is_new
 }
 
 /// The driver has started, so that the GPUs are known: the last at which a program can be told that it must not go on.
@@ -99,7 +105,7 @@ pub fn check(changing: &Changing) {
             log::error!(
                 "no GPU work: RATION_STRICT wants the container's processes to be held to their limit together"
             );
-            STATE.store(REFUSING, Ordering::Release);
+            refuse_in(REFUSING);
         }
     }
 }
@@ -203,9 +209,8 @@ pub fn losses() -> u64 {
 
 /// A slice is lost to a process that is to be held strictly.
 fn refuse_from_now_on() {
-    if STATE.swap(LOST, Ordering::AcqRel) != LOST {
+    if refuse_in(LOST) {
         LOSSES.fetch_add(1, Ordering::Relaxed);
-        crate::steer::counts_all();
         log::error!(
             "no GPU work from now on: the region was damaged or cut short, and RATION_STRICT wants the container's processes \
              to be held to their limit together"

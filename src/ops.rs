@@ -66,8 +66,22 @@ pub fn note_bypass(id: usize, reason: Reason) {
     }
 }
 
-/// In a forked child: nothing was bypassed yet.
+/// Calls that were refused because nobody knew what the process may have.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a call that was refused because nobody knows what the process may have.
+pub fn note_refusal() {
+    REFUSALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many were.
+pub fn refusals() -> u64 {
+    REFUSALS.load(Ordering::Relaxed)
+}
+
+/// In a forked child: nothing was bypassed or refused yet.
 pub fn forget_the_parent() {
+    REFUSALS.store(0, Ordering::Relaxed);
     BYPASSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     memory::forget_contexts();
     graphs::forget_the_parent();

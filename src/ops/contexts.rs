@@ -13,15 +13,11 @@ use crate::thread::Thread;
 
 /// `cuInit`: where the settings cannot be understood or kept, this is as far as a program gets.
 pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
-    const NO: Outcome = Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
-    if ledger::is_refusing() {
-        return NO;
-    }
     let result = call.driver();
     if result == CUDA_SUCCESS {
         ledger::check(&ledger::changing());
     }
-    if ledger::is_refusing() { NO } else { Outcome::Done(result) }
+    if ledger::is_refusing() { Outcome::Refused(CUDA_ERROR_NOT_PERMITTED) } else { Outcome::Done(result) }
 }
 
 /// Asks for something that takes memory of a size that only the driver knows: so much at most.

@@ -87,9 +87,6 @@ pub fn paced(
     work: impl FnOnce() -> Work,
     go: impl FnOnce(&mut Call<'_>) -> Outcome,
 ) -> Outcome {
-    if ledger::is_refusing() {
-        return Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
-    }
     let place = here(&ledger::changing());
     match place {
         Some((slice, context)) if slice.steer.is_counted() => {
