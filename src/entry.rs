@@ -155,7 +155,7 @@ pub fn answer(
         refusal()
     } else {
         // What the op found out may be that nobody knows any more what the process may have.
-        let refused = |code| if is_refused(id) { refusal() } else { code };
+        let refused = |code| if code == CUDA_ERROR_NOT_PERMITTED || is_refused(id) { refusal() } else { code };
         run(thread, &|| way.go(id, thread, call), op, refused, |reason| ops::note_bypass(id, reason))
     };
     settle(id, &way, shown, result);

@@ -38,7 +38,7 @@ fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     let _making = Thread::attached().map(|thread| thread.makes(device));
     let changing = ledger::changing();
     match ledger::of(device, &changing) {
-        Some(slice) => {
+        Ok(slice) => {
             let before = slice.uncounted();
             let code = if is_eager() { code::eager(slice) } else { 0 };
             let outcome = learned(slice, slice.context_at_most() + code, &changing, || {
@@ -50,7 +50,7 @@ fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
             slice.context_took(slice.uncounted() - before);
             outcome
         }
-        None => Outcome::Done(call.driver()),
+        Err(unheld) => unheld.ask(call),
     }
 }
 
@@ -135,7 +135,10 @@ pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
 /// `cuCtxSetLimit`: a deeper stack takes memory for all threads that the GPU can hold, at once.
 pub unsafe fn set_limit(call: &mut Call<'_>, limit: CUlimit, value: usize) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     match limit {
         CU_LIMIT_STACK_SIZE => {
             let outcome = learned(slice, slice.local_growth(context, value as u64), &changing, || call.driver());
