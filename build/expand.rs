@@ -28,8 +28,8 @@ pub fn expand(table: &Table, prototypes: &HashMap<String, Prototype>) -> Result<
         line(
             w,
             format_args!(
-                "    Row {{ symbol: c\"{0}\", library: Library::{1:?}, export: Door({0} as *const ()), handed: Door(handed_{0} as *const ()) }},",
-                row.symbol, row.library
+                "    Row {{ symbol: c\"{0}\", library: Library::{1:?}, takes: Takes::{2:?}, export: Door({0} as *const ()), handed: Door(handed_{0} as *const ()) }},",
+                row.symbol, row.library, row.takes
             ),
         );
     }

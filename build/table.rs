@@ -14,10 +14,19 @@ pub enum Library {
     Libc,
 }
 
+/// What a call takes of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    Memory,
+    Work,
+}
+
 /// One symbol.
 pub struct Row {
     pub symbol: String,
     pub library: Library,
+    pub takes: Takes,
     /// The function of `src/ops` that answers, or `None` when the call is counted and handed on.
     pub op: Option<String>,
     /// When the op has nothing to do, so that the call simply passes: an expression of `src/ops`.
@@ -70,8 +79,16 @@ impl Table {
                 continue;
             }
             let fields: Vec<&str> = line.split('\t').collect();
-            let [symbol, _since, done] = fields[..] else {
-                return Err(wrong(format!("'{line}' is not symbol, version and what is done, with tabs between")));
+            let [symbol, _since, takes, done] = fields[..] else {
+                return Err(wrong(format!(
+                    "'{line}' is not symbol, version, what it takes and what is done, with tabs between"
+                )));
+            };
+            let takes = match takes {
+                "-" => Takes::Nothing,
+                "memory" => Takes::Memory,
+                "work" => Takes::Work,
+                other => return Err(wrong(format!("{symbol} takes '{other}', which is not memory, work or -"))),
             };
             let library = library.ok_or_else(|| wrong(format!("{symbol} comes before any class")))?;
             if !seen.insert(symbol.to_owned()) {
@@ -85,7 +102,7 @@ impl Table {
                 "forward" | "by-hand" => None,
                 path => Some(path.to_owned()),
             };
-            table.rows.push(Row { symbol: symbol.to_owned(), library, op, unless });
+            table.rows.push(Row { symbol: symbol.to_owned(), library, takes, op, unless });
         }
         table.rows.sort_by(|a, b| a.symbol.cmp(&b.symbol));
         Ok(table)

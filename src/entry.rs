@@ -6,13 +6,18 @@
 //! - [`watch`]: there is more to do: the first call of a thread or of a row, a line for the trace, another library behind us.
 //! - [`answer`]: the row has an op in `ops`. It runs behind a re-entry guard and a panic firewall.
 //!
+//! While nobody knows what the process may have ([`REFUSING`]), no call simply passes, and those of rows that take something end
+//! in [`watch`] or [`answer`], before the driver is asked.
+//!
 //! A row whose call is merely passed leaves no frame of ours on the stack, so cancellation and unwinding inside the driver
 //! are the program's own affair, as without us.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use crate::abi::cuda::CUDA_ERROR_NOT_PERMITTED;
 use crate::ops::{self, Call, Outcome, Reason};
+use crate::table::{ROWS, Takes};
 use crate::thread::Thread;
 use crate::trace::{self, Shown};
 use crate::{driver, left};
@@ -38,6 +43,8 @@ pub const CHAINED: u32 = 4;
 
 /// The process is held to a slice: calls that an op answers go to it.
 pub const SLICED: u32 = 8;
+/// Nobody knows what the process may have: calls of rows that take something are refused.
+pub const REFUSING: u32 = 16;
 /// All of them.
 pub const ANY: u32 = u32::MAX;
 
@@ -89,9 +96,23 @@ pub fn watch(id: usize, door: Door, shown: &dyn Fn() -> Shown, call: &dyn Fn(*co
         Err(code) => return code,
     };
     way.count(id, thread);
-    let result = way.go(id, thread, call);
+    let result = if is_refused(id) { refusal() } else { way.go(id, thread, call) };
     settle(id, &way, shown, result);
     result
+}
+
+/// Whether a call takes something of a GPU while nobody knows what the process may have. (What the shim itself asks of the driver
+/// does not come by here, so an op that is under way when that begins is not left half done.)
+#[inline]
+fn is_refused(id: usize) -> bool {
+    watches_for(REFUSING) && ROWS[id].takes != Takes::Nothing
+}
+
+/// What a program is told whose call is refused for that. It is counted, and not logged: why is said once, when it begins.
+#[cold]
+fn refusal() -> u32 {
+    ops::note_refusal();
+    CUDA_ERROR_NOT_PERMITTED
 }
 
 /// A call that an op answers in a process that has a slice, and only there.
@@ -130,7 +151,13 @@ pub fn answer(
         Err(code) => return code,
     };
     way.count(id, thread);
-    let result = run(thread, &|| way.go(id, thread, call), op, |reason| ops::note_bypass(id, reason));
+    let result = if is_refused(id) {
+        refusal()
+    } else {
+        // What the op found out may be that nobody knows any more what the process may have.
+        let refused = |code| if code == CUDA_ERROR_NOT_PERMITTED || is_refused(id) { refusal() } else { code };
+        run(thread, &|| way.go(id, thread, call), op, refused, |reason| ops::note_bypass(id, reason))
+    };
     settle(id, &way, shown, result);
     result
 }
@@ -141,6 +168,7 @@ fn run(
     thread: Option<&'static Thread>,
     driver: &dyn Fn() -> u32,
     op: &mut dyn FnMut(&mut Call<'_>) -> Outcome,
+    refused: impl FnOnce(u32) -> u32,
     bypassed: impl FnOnce(Reason),
 ) -> u32 {
     let ask = || left::away(driver);
@@ -153,7 +181,8 @@ fn run(
         Some(thread) => left::within(thread, &mut guarded).unwrap_or(Outcome::Bypassed(Reason::Reentered)),
     };
     match outcome {
-        Outcome::Done(result) | Outcome::Refused(result) => result,
+        Outcome::Done(result) => result,
+        Outcome::Refused(code) => refused(code),
         Outcome::Bypassed(reason) => {
             bypassed(reason);
             asked.result().unwrap_or_else(driver)
@@ -263,7 +292,7 @@ mod tests {
             asked.set(asked.get() + 1);
             7
         };
-        let answer = run(Thread::attach(), &driver, op, |reason| bypass.set(Some(reason)));
+        let answer = run(Thread::attach(), &driver, op, |code| code, |reason| bypass.set(Some(reason)));
         (answer, asked.get(), bypass.get())
     }
 
@@ -299,6 +328,7 @@ mod tests {
 
     #[test]
     fn without_memory_for_a_block_the_driver_answers() {
-        assert_eq!(run(None, &|| 7, &mut |_| Outcome::Refused(2), |reason| assert_eq!(reason, Reason::NoMemory)), 7);
+        let bypassed = |reason| assert_eq!(reason, Reason::NoMemory);
+        assert_eq!(run(None, &|| 7, &mut |_| Outcome::Refused(2), |code| code, bypassed), 7);
     }
 }

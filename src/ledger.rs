@@ -67,10 +67,7 @@ pub fn begin() {
             STATE.store(ON, Ordering::Release);
             entry::watch_for(entry::SLICED);
         }
-        Err(errors) => {
-            refuse(&errors);
-            entry::watch_for(entry::SLICED);
-        }
+        Err(errors) => refuse(&errors),
     }
 }
 
@@ -79,7 +76,16 @@ fn refuse(errors: &[ration_contract::Error]) {
         log::error!("{error}");
     }
     log::error!("no GPU work until that is put right: without knowing the limit, none is allowed");
-    STATE.store(REFUSING, Ordering::Release);
+    refuse_in(REFUSING);
+}
+
+/// Calls that take something are refused from now on; those that are under way end as they began. Says whether none was refused
+/// before.
+fn refuse_in(state: u8) -> bool {
+    let refuse = |now| (!matches!(now, REFUSING | LOST)).then_some(state);
+    let is_new = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, refuse).is_ok();
+    entry::watch_for(entry::REFUSING);
+    is_new
 }
 
 /// The driver has started, so that the GPUs are known: the last at which a program can be told that it must not go on.
@@ -95,12 +101,9 @@ pub fn check(changing: &Changing) {
         return refuse(&errors);
     }
     if settings.strict {
-        let devices = 0..CUdevice::try_from(gpus.len()).unwrap_or(0);
-        if devices.filter_map(|device| of(device, changing)).any(|slice| !slice.is_shared()) {
-            log::error!(
-                "no GPU work: RATION_STRICT wants the container's processes to be held to their limit together"
-            );
-            STATE.store(REFUSING, Ordering::Release);
+        // A slice that cannot be had as it should be says so when it is made.
+        for device in 0..CUdevice::try_from(gpus.len()).unwrap_or(0) {
+            let _ = of(device, changing);
         }
     }
 }
@@ -200,6 +203,11 @@ pub fn is_refusing() -> bool {
     matches!(STATE.load(Ordering::Acquire), REFUSING | LOST)
 }
 
+/// Whether what nobody can hold must not be had.
+pub fn wants_all_held() -> bool {
+    is_strict() || is_refusing()
+}
+
 /// Whether processes of a container that cannot meet must not go on.
 fn is_strict() -> bool {
     // SAFETY: made by `begin`, before the state said so, and never taken away.
@@ -216,9 +224,8 @@ pub fn losses() -> u64 {
 
 /// A slice is lost to a process that is to be held strictly.
 fn refuse_from_now_on() {
-    if STATE.swap(LOST, Ordering::AcqRel) != LOST {
+    if refuse_in(LOST) {
         LOSSES.fetch_add(1, Ordering::Relaxed);
-        crate::steer::counts_all();
         log::error!(
             "no GPU work from now on: the region was damaged or cut short, and RATION_STRICT wants the container's processes \
              to be held to their limit together"
@@ -226,17 +233,42 @@ fn refuse_from_now_on() {
     }
 }
 
+/// Why a call is held to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unheld {
+    /// Nothing was asked for on that GPU; or it is no GPU's memory.
+    NoLimit,
+    /// No context is current, so that there is no GPU to speak of.
+    NoContext,
+    /// There is no such GPU.
+    NoDevice,
+    /// An argument is null that the driver needs, too.
+    NoArgument,
+    /// The driver does not tell what has to be known.
+    Untold,
+}
+
 /// The slice of a GPU.
-pub fn of(device: CUdevice, changing: &Changing) -> Option<&'static Slice> {
-    if !matches!(STATE.load(Ordering::Acquire), ON | LOST) {
-        return None;
+pub fn of(device: CUdevice, changing: &Changing) -> Result<&'static Slice, Unheld> {
+    match STATE.load(Ordering::Acquire) {
+        ON | LOST => {}
+        REFUSING => return Err(Unheld::Untold),
+        _ => return Err(Unheld::NoLimit),
     }
-    let word = SLICES.get(usize::try_from(device).ok()?)?;
+    // Less than nothing is the host.
+    let Ok(number) = usize::try_from(device) else { return Err(Unheld::NoLimit) };
+    let untold = || if slice::is_there(device) { Unheld::Untold } else { Unheld::NoDevice };
+    let word = SLICES.get(number).ok_or_else(untold)?;
     let mut slice = word.load(Ordering::Acquire);
     if slice.is_null() {
         // SAFETY: made by `begin`, before the state said so, and never taken away.
-        let settings = unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }?;
-        let made = Slice::make(device, settings, changing)?.map_or(NONE, |slice| Box::into_raw(Box::new(slice)));
+        let settings = unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }.ok_or(Unheld::NoLimit)?;
+        let made = Slice::make(device, settings, changing).ok_or_else(untold)?;
+        if settings.strict && made.as_ref().is_some_and(|slice| !slice.is_shared()) {
+            refuse_alone();
+            return Err(Unheld::Untold);
+        }
+        let made = made.map_or(NONE, |slice| Box::into_raw(Box::new(slice)));
         slice = match word.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
             Err(other) => {
@@ -249,7 +281,14 @@ pub fn of(device: CUdevice, changing: &Changing) -> Option<&'static Slice> {
         };
     }
     // SAFETY: not the mark for none, so it came from a box that is never freed.
-    if slice == NONE { None } else { unsafe { slice.as_ref() } }
+    if slice == NONE { Err(Unheld::NoLimit) } else { unsafe { slice.as_ref() }.ok_or(Unheld::Untold) }
+}
+
+/// The container's processes cannot meet, and are to be held strictly.
+fn refuse_alone() {
+    if refuse_in(REFUSING) {
+        log::error!("no GPU work: RATION_STRICT wants the container's processes to be held to their limit together");
+    }
 }
 
 /// Every slice that is in use.

@@ -59,11 +59,6 @@ pub fn is_any_counted() -> bool {
     ANY_COUNTED.load(Ordering::Relaxed)
 }
 
-/// No launch passes unseen from now on: the process gets no more GPU work.
-pub fn counts_all() {
-    ANY_COUNTED.store(true, Ordering::Relaxed);
-}
-
 /// A process's steering on one GPU.
 pub struct Steer {
     /// Launches are counted: there is a limit, or there are neighbours.
@@ -104,8 +99,7 @@ impl Steer {
     /// Whether they are from now on.
     fn counts(&self, is: bool) {
         self.counts.store(is, Ordering::Relaxed);
-        // Who gets no more GPU work is told so when it asks.
-        let any = is || ledger::is_refusing() || ledger::all().any(|slice| slice.steer.is_counted());
+        let any = is || ledger::all().any(|slice| slice.steer.is_counted());
         ANY_COUNTED.store(any, Ordering::Relaxed);
     }
 

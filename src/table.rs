@@ -14,12 +14,25 @@ pub enum Library {
     Nvml,
 }
 
+/// What a call takes of a GPU. What gives back, waits, asks or destroys takes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing that anybody is held to.
+    Nothing,
+    /// Memory, or the driver may take some for it.
+    Memory,
+    /// Its time: kernels, graphs, copies, fills. Also `cuInit`, with which all of it begins.
+    Work,
+}
+
 /// A hooked symbol. Its place in [`ROWS`] is its number everywhere: in counters, in originals, in the trace.
 pub struct Row {
     /// As the driver exports it.
     pub symbol: &'static CStr,
     /// Who has the original.
     pub library: Library,
+    /// What is refused while nobody knows what the process may have.
+    pub takes: Takes,
     /// The exported function, which hands on to whoever comes behind us.
     pub export: Door,
     /// The function that is given out instead where another library has a say in what comes behind us.
@@ -69,7 +82,7 @@ mod generated {
         pub(super) use crate::trace::{Arg, Shown};
     }
 
-    use super::{Door, Library, Row};
+    use super::{Door, Library, Row, Takes};
 
     include!(concat!(env!("OUT_DIR"), "/hooks.rs"));
 }

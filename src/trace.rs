@@ -167,6 +167,9 @@ pub fn write_counts() {
     if first && ledger::losses() != 0 {
         let _ = writeln!(text, "# places in a region lost: {}", ledger::losses());
     }
+    if first && ops::refusals() != 0 {
+        let _ = writeln!(text, "# refused, not knowing what may be had: {}", ops::refusals());
+    }
     append(text.bytes());
 }
 

@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use support::table::Table;
+use support::table::{Row, Table};
 
 /// Families of the driver's functions that allocate, free, work or report, by the start of their names: every export of
 /// every driver release that we know must be a row.
@@ -117,6 +118,81 @@ fn every_stream_mode_is_there() {
     }
 }
 
+/// What a call takes of a GPU, told by its name: the first of these words that is in it says so. A row with none of them stops the
+/// test, so that nobody forgets to think about it.
+const TAKES: &[(&str, &[&str])] = &[
+    // It gives back, or takes away.
+    ("-", &["Free", "Destroy", "Detach", "Release", "Reset", "Unload", "Unmap", "Unbind", "Trim", "Discard", "Close"]),
+    // It waits, or asks.
+    ("-", &["Synchronize", "Query", "Enumerate", "TotalMem", "GetInfo", "Export"]),
+    // It records, and nothing is done yet.
+    ("-", &["Capture", "Recapture", "Capturing"]),
+    ("memory", &["Alloc", "Create", "Retain", "Open", "Import", "GetMapped", "Prefetch", "SetLimit"]),
+    // Of code, or of what may be a kernel, whose code may be loaded for it.
+    ("memory", &["Load", "GetFunction", "KernelNode", "ChildGraphNode", "AddNode", "GraphNodeSetParams", "ExecNode"]),
+    ("memory", &["Instantiate", "Upload", "ExecUpdate"]),
+    ("work", &["cuInit", "Launch", "cuMemcpy", "cuMemset", "Decompress", "MapArray"]),
+    // It says how something is done, or with what.
+    ("-", &["Get", "Set", "Advise", "Attach", "cuMemMap", "cuMulticast"]),
+];
+
+/// Names that are not what they seem, and why.
+const NOT_AS_NAMED: &[(&str, &str, &str)] = &[
+    ("cuMemRetainAllocationHandle", "-", "a further handle of memory that is held already"),
+    ("cuMemDiscardAndPrefetchBatchAsync", "memory", "it gives back, and then takes"),
+    ("cuLibraryGetGlobal", "memory", "the first use of a library loads it"),
+    ("cuLibraryGetManaged", "memory", "the first use of a library loads it"),
+    ("cuLibraryGetModule", "memory", "the first use of a library loads it"),
+];
+
+/// What a row takes, by its name.
+fn takes(row: &Row) -> Option<&'static str> {
+    let plain = row.symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+    if let Some((_, takes, _)) = NOT_AS_NAMED.iter().find(|(name, ..)| *name == plain) {
+        return Some(takes);
+    }
+    let told = TAKES.iter().find(|(_, words)| words.iter().any(|word| plain.contains(word)));
+    told.map(|(takes, _)| *takes)
+}
+
+#[test]
+fn what_a_row_takes_is_what_its_name_says() {
+    let table = Table::read();
+    let mut wrong = Vec::new();
+    for row in &table.rows {
+        let library = table.classes[row.class].library.as_str();
+        // NVML reports, and what stands in front of libc takes nothing of a GPU.
+        let told = if library == "libcuda" { takes(row) } else { Some("-") };
+        match told {
+            None => wrong.push(format!("{}: no rule knows what it takes", row.symbol)),
+            Some(told) if told != row.takes => {
+                wrong.push(format!("{}: '{}' in the table, '{told}' by its name", row.symbol, row.takes));
+            }
+            Some(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let rows: BTreeSet<&str> = table.rows.iter().map(|row| row.symbol.as_str()).collect();
+    for (name, _, why) in NOT_AS_NAMED {
+        assert!(rows.contains(name), "{name} ({why}) is no row");
+    }
+}
+
+/// A call that makes something, under whichever name, is answered as its other forms are: nobody gets past by asking for another.
+#[test]
+fn all_forms_of_a_call_take_the_same() {
+    let table = Table::read();
+    let stem = |row: &Row| {
+        let plain = row.symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        plain.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches("_v").to_owned()
+    };
+    for row in &table.rows {
+        for other in table.rows.iter().filter(|other| stem(other) == stem(row)) {
+            assert_eq!(row.takes, other.takes, "{} and {}", row.symbol, other.symbol);
+        }
+    }
+}
+
 #[test]
 fn docs_say_what_the_table_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/hooks.md");
@@ -141,14 +217,19 @@ fn page(table: &Table) -> String {
          streams. A program reaches them by linking, by `dlsym` and `dlvsym` with any handle, and by `cuGetProcAddress` with \
          any version and flags; a symbol that the installed driver lacks is not found, as without the shim.\n\n\
          *forward*: the call is counted and goes to the driver unchanged. A function that the installed driver lacks, called \
-         all the same, answers `CUDA_ERROR_NOT_SUPPORTED` (NVML: `NVML_ERROR_FUNCTION_NOT_FOUND`).\n\n",
+         all the same, answers `CUDA_ERROR_NOT_SUPPORTED` (NVML: `NVML_ERROR_FUNCTION_NOT_FOUND`).\n\n\
+         *takes*: what a call takes of a GPU, memory or its time; for what counts as memory, see \
+         [the library](library.md#a-memory-limit). Such a call answers `CUDA_ERROR_NOT_PERMITTED` while nobody knows \
+         what the process may have: settings that cannot be understood, or `RATION_STRICT=1` and no region. What gives back, \
+         waits or asks goes on.\n\n",
     );
     let _ = writeln!(page, "{} symbols in {} classes.", table.rows.len(), table.classes.len());
     for (number, class) in table.classes.iter().enumerate() {
         let _ = write!(page, "\n## {}\n\n{} From {}.\n\n", class.name, class.about, class.library);
-        let _ = write!(page, "| symbol | since CUDA | what is done |\n|---|---|---|\n");
+        let _ = write!(page, "| symbol | since CUDA | takes | what is done |\n|---|---|---|---|\n");
         for row in table.rows.iter().filter(|row| row.class == number) {
-            let _ = writeln!(page, "| `{}` | {} | {} |", row.symbol, row.since, row.done);
+            let takes = if row.takes == "-" { "" } else { &row.takes };
+            let _ = writeln!(page, "| `{}` | {} | {takes} | {} |", row.symbol, row.since, row.done);
         }
     }
     page

@@ -23,7 +23,7 @@ use device::{sm, threads, uuid, within_the_drivers};
 use join::join;
 use loss::Seat;
 
-pub use device::gpus;
+pub use device::{gpus, is_there};
 pub use hold::Hold;
 pub use join::name;
 

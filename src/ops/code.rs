@@ -9,7 +9,7 @@ use crate::driver::calls;
 use crate::image::{self, Needs};
 use crate::ledger::code::{self, Foreseen};
 use crate::ledger::slice::Hold;
-use crate::ledger::{self, Changing, Slice};
+use crate::ledger::{self, Changing, Slice, Unheld};
 use crate::sys;
 
 /// As much of a file as is read in order to know what it takes.
@@ -57,7 +57,10 @@ impl Room {
 /// A module is made of an image, and loaded into the current context at once.
 fn module(call: &mut Call<'_>, module: *mut CUmodule, needs: impl FnOnce(u32) -> Option<Needs>) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     let foreseen = needs(slice.sm).map(|needs| Foreseen::of(&needs, slice, context, is_eager())).unwrap_or_default();
     let Some(room) = Room::take(slice, context, foreseen, &changing) else { return REFUSED };
     let result = call.driver();
@@ -122,7 +125,7 @@ fn gone(changing: &Changing) {
 
 /// The SM version of the GPU of the current context, or of the first that has a limit.
 fn sm(changing: &Changing) -> Option<u32> {
-    here(changing).map(|(slice, _)| slice).or_else(|| ledger::all().next()).map(|slice| slice.sm)
+    here(changing).ok().map(|(slice, _)| slice).or_else(|| ledger::all().next()).map(|slice| slice.sm)
 }
 
 /// A library is made of an image; it is loaded into a context when it is first used there.
@@ -132,16 +135,19 @@ fn library(call: &mut Call<'_>, to: *mut CUlibrary, needs: impl FnOnce(u32) -> O
     // A library needs no context, so the GPU may not be known yet: the most that any code in the image takes is then the guess.
     let needs = needs(sm(&changing).unwrap_or(0));
     let room = match (place, needs) {
-        (Some((slice, context)), Some(needs)) if is_eager() => {
+        (Ok((slice, context)), Some(needs)) if is_eager() => {
             let foreseen = Foreseen::of(&needs, slice, context, true);
             let Some(room) = Room::take(slice, context, foreseen, &changing) else { return REFUSED };
             Some(room)
         }
         _ => None,
     };
-    let result = call.driver();
-    let eager = room.map(|room| room.settle(result == CUDA_SUCCESS, &changing));
-    if result == CUDA_SUCCESS {
+    // Where code is loaded when it is used, that is held.
+    let unheld = place.err().filter(|why| *why == Unheld::Untold && is_eager()).unwrap_or(Unheld::NoLimit);
+    let outcome = unheld.ask(call);
+    let is_made = call.result() == Some(CUDA_SUCCESS);
+    let eager = room.map(|room| room.settle(is_made, &changing));
+    if is_made {
         // SAFETY: the driver has just written the handle there.
         let made = unsafe { *to };
         if let Some(needs) = needs {
@@ -150,11 +156,11 @@ fn library(call: &mut Call<'_>, to: *mut CUlibrary, needs: impl FnOnce(u32) -> O
         if !needs.is_some_and(|needs| needs.complete) {
             ledger::all().for_each(Slice::is_to_be_learned);
         }
-        if let (Some(beside), Some((slice, context))) = (eager, place) {
+        if let (Some(beside), Ok((slice, context))) = (eager, place) {
             code::used(made, slice, context, beside);
         }
     }
-    Outcome::Done(result)
+    outcome
 }
 
 /// Whether the process loads all code at once (`CUDA_MODULE_LOADING=EAGER`, and drivers before 11.7).
@@ -215,8 +221,15 @@ pub unsafe fn enumerate(call: &mut Call<'_>, to: *mut CUkernel, room: c_uint, li
 /// Something in a library is used: `cuLibraryGetModule`, `cuLibraryGetGlobal`, `cuLibraryGetManaged`.
 pub unsafe fn use_library(call: &mut Call<'_>, library: CUlibrary) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
-    let Some(foreseen) = code::first_use(library, slice, context) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
+    let foreseen = match code::first_use(library, slice, context) {
+        Some(foreseen) => foreseen,
+        // It lies there already; or its image could not be read, and what it takes is learned.
+        None => return Outcome::Done(call.driver()),
+    };
     let Some(room) = Room::take(slice, context, foreseen, &changing) else { return REFUSED };
     let result = call.driver();
     let beside = room.settle(result == CUDA_SUCCESS, &changing);

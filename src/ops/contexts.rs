@@ -14,15 +14,11 @@ use crate::thread::Thread;
 
 /// `cuInit`: where the settings cannot be understood or kept, this is as far as a program gets.
 pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
-    const NO: Outcome = Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
-    if ledger::is_refusing() {
-        return NO;
-    }
     let result = call.driver();
     if result == CUDA_SUCCESS {
         ledger::check(&ledger::changing());
     }
-    if ledger::is_refusing() { NO } else { Outcome::Done(result) }
+    if ledger::is_refusing() { Outcome::Refused(CUDA_ERROR_NOT_PERMITTED) } else { Outcome::Done(result) }
 }
 
 /// Asks for something that takes memory of a size that only the driver knows: so much at most.
@@ -43,7 +39,7 @@ fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     let _making = Thread::attached().map(|thread| thread.makes(device));
     let changing = ledger::changing();
     match ledger::of(device, &changing) {
-        Some(slice) => {
+        Ok(slice) => {
             let before = slice.uncounted();
             let code = if is_eager() { code::eager(slice) } else { 0 };
             let outcome = learned(slice, slice.context_at_most() + code, &changing, || {
@@ -55,7 +51,7 @@ fn made(call: &mut Call<'_>, device: CUdevice) -> Outcome {
             slice.context_took(slice.uncounted() - before);
             outcome
         }
-        None => Outcome::Done(call.driver()),
+        Err(unheld) => unheld.ask(call),
     }
 }
 
@@ -140,7 +136,10 @@ pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
 /// `cuCtxSetLimit`: a deeper stack takes memory for all threads that the GPU can hold, at once.
 pub unsafe fn set_limit(call: &mut Call<'_>, limit: CUlimit, value: usize) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     match limit {
         CU_LIMIT_STACK_SIZE => {
             let outcome = learned(slice, slice.local_growth(context, value as u64), &changing, || call.driver());

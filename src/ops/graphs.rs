@@ -12,7 +12,7 @@ use super::{Call, Outcome, code};
 use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
 use crate::ledger::pools::{self, STEP};
-use crate::ledger::{self, Slice};
+use crate::ledger::{self, Slice, Unheld};
 use crate::steer::{self, Work};
 use crate::thread::Guarded;
 
@@ -127,10 +127,11 @@ fn given(call: &mut Call<'_>, takes: Takes, exec: impl FnOnce() -> CUgraphExec) 
     }
     let changing = ledger::changing();
     let outcome = match here(&changing) {
-        Some((slice, context)) => takes.need(slice, context).provide(call, false, &changing),
-        None => Outcome::Done(call.driver()),
+        Ok((slice, context)) => takes.need(slice, context).provide(call, false, &changing),
+        // What it takes when it is launched is remembered all the same.
+        Err(unheld) => unheld.ask(call),
     };
-    if outcome == Outcome::Done(CUDA_SUCCESS) {
+    if call.result() == Some(CUDA_SUCCESS) {
         TAKING.with(|taking| {
             let known = taking.entry(exec() as usize).or_default();
             for (device, bytes) in takes.bytes {
@@ -289,9 +290,14 @@ fn with_room(call: &mut Call<'_>, exec: CUgraphExec) -> Outcome {
     let changing = ledger::changing();
     let need = here(&changing).map(|(slice, context)| takes.need(slice, context));
     // Its nodes say whose memory they take; that need not be the current context's GPU.
-    let mut holds = Vec::new();
-    let limited: Vec<_> =
-        takes.bytes.iter().filter_map(|(device, bytes)| Some((ledger::of(*device, &changing)?, *bytes))).collect();
+    let (mut holds, mut limited, mut unheld) = (Vec::new(), Vec::new(), Unheld::NoLimit);
+    for (device, bytes) in &takes.bytes {
+        match ledger::of(*device, &changing) {
+            Ok(slice) => limited.push((slice, *bytes)),
+            Err(Unheld::NoLimit) => {}
+            Err(why) => unheld = why,
+        }
+    }
     for (slice, bytes) in &limited {
         match slice.reserve(bytes.next_multiple_of(STEP), &changing) {
             Ok(hold) => holds.push(hold),
@@ -299,13 +305,15 @@ fn with_room(call: &mut Call<'_>, exec: CUgraphExec) -> Outcome {
             Err(_) => return REFUSED,
         }
     }
-    let outcome = match need {
-        Some(need) => need.provide(call, true, &changing),
-        None => Outcome::Done(call.driver()),
-    };
+    let outcome = unheld.end(call, |call| match need {
+        Ok(need) => need.provide(call, true, &changing),
+        // Kernels are of a context; memory nodes are not.
+        Err(_) if takes.kernels.is_empty() => Outcome::Done(call.driver()),
+        Err(unheld) => unheld.ask(call),
+    });
     limited.iter().for_each(|(slice, _)| pools::settle_graphs(slice));
     drop(holds);
-    if outcome == Outcome::Done(CUDA_SUCCESS) && !takes.kernels.is_empty() {
+    if call.result() == Some(CUDA_SUCCESS) && !takes.kernels.is_empty() {
         // They have run now, so that later launches take nothing for them.
         TAKING.with(|taking| {
             match taking.get_mut(&(exec as usize)) {

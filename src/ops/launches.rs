@@ -10,7 +10,7 @@ use super::{Call, Outcome};
 use crate::abi::cuda::*;
 use crate::driver::{self, Stream, calls};
 use crate::ledger::code::{self, Foreseen};
-use crate::ledger::{self, Changing, Slice};
+use crate::ledger::{self, Changing, Slice, Unheld};
 use crate::steer::{self, Work};
 
 /// Kernels that were launched before. Only ever added to; when it is full, further ones are looked at each time.
@@ -87,15 +87,13 @@ pub fn paced(
     work: impl FnOnce() -> Work,
     go: impl FnOnce(&mut Call<'_>) -> Outcome,
 ) -> Outcome {
-    if ledger::is_refusing() {
-        return Outcome::Refused(CUDA_ERROR_NOT_PERMITTED);
-    }
     let place = here(&ledger::changing());
     match place {
-        Some((slice, context)) if slice.steer.is_counted() => {
+        Ok((slice, context)) if slice.steer.is_counted() => {
             slice.steer.launch(slice, context, stream, work(), || go(call))
         }
-        _ => go(call),
+        Ok(_) => go(call),
+        Err(unheld) => unheld.end(call, go),
     }
 }
 
@@ -105,7 +103,17 @@ fn with_room(call: &mut Call<'_>, function: CUfunction) -> Outcome {
         return Outcome::Done(call.driver());
     }
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => {
+            let outcome = unheld.ask(call);
+            if unheld != Unheld::NoLimit {
+                // Another time it may be known what it is held to.
+                forget(key(function));
+            }
+            return outcome;
+        }
+    };
     // With lazy loading, this is also when its instructions get their place.
     slice.is_to_be_learned();
     let need = Need::of(&[function], slice, context);
@@ -146,7 +154,7 @@ pub unsafe fn kernel_ex_ptsz(call: &mut Call<'_>, config: *const CUlaunchConfig,
 /// Null, or a description of a launch.
 unsafe fn extended(call: &mut Call<'_>, config: *const CUlaunchConfig, f: CUfunction, per_thread: bool) -> Outcome {
     // SAFETY: the caller's word; the driver reads it too.
-    let Some(config) = (unsafe { config.as_ref() }) else { return Outcome::Done(call.driver()) };
+    let Some(config) = (unsafe { config.as_ref() }) else { return Unheld::NoArgument.ask(call) };
     let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
     let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
     launched(call, f, Stream::given(config.hStream, per_thread), || Work::kernel(f as usize, grid, block))

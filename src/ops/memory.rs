@@ -8,7 +8,7 @@ use crate::abi::cuda::*;
 use crate::driver::{self, Place, Stream, calls};
 use crate::ledger::book::{self, Entry};
 use crate::ledger::slice::in_blocks;
-use crate::ledger::{self, Changing, Slice};
+use crate::ledger::{self, Changing, Slice, Unheld};
 use crate::steer;
 
 /// What a program is told that asks for more than its slice has: nothing else says to all of them "free something".
@@ -18,26 +18,26 @@ pub const REFUSED: Outcome = Outcome::Refused(CUDA_ERROR_OUT_OF_MEMORY);
 static CONTEXTS: [(AtomicUsize, AtomicI32); 16] = [const { (AtomicUsize::new(0), AtomicI32::new(0)) }; 16];
 
 /// The slice of the current context's GPU, and that context, which is asked for and not remembered: programs switch.
-pub fn here(changing: &Changing) -> Option<(&'static Slice, CUcontext)> {
-    let context = driver::current_context()?;
+pub fn here(changing: &Changing) -> Result<(&'static Slice, CUcontext), Unheld> {
+    let context = driver::current_context().ok_or(Unheld::NoContext)?;
     for (known, device) in &CONTEXTS {
         match known.load(Ordering::Acquire) {
             0 => break,
             known if known == context as usize => {
-                return Some((ledger::of(device.load(Ordering::Relaxed), changing)?, context));
+                return Ok((ledger::of(device.load(Ordering::Relaxed), changing)?, context));
             }
             _ => {}
         }
     }
-    let place = Place::current()?;
+    let place = Place::current().ok_or(Unheld::Untold)?;
     remember(place);
-    Some((ledger::of(place.device, changing)?, place.context))
+    Ok((ledger::of(place.device, changing)?, place.context))
 }
 
 /// The slice of the GPU of a stream's context, which need not be the current one: memory that is asked for in a stream is of
 /// its device.
-pub fn there(stream: Stream, changing: &Changing) -> Option<&'static Slice> {
-    let context = stream.context()?;
+pub fn there(stream: Stream, changing: &Changing) -> Result<&'static Slice, Unheld> {
+    let context = stream.context().ok_or(Unheld::NoContext)?;
     for (known, device) in &CONTEXTS {
         match known.load(Ordering::Acquire) {
             0 => break,
@@ -49,11 +49,11 @@ pub fn there(stream: Stream, changing: &Changing) -> Option<&'static Slice> {
     // SAFETY: a context that lives, made current for one question, and a place to write to.
     let place = unsafe {
         if calls::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS {
-            return None;
+            return Err(Unheld::Untold);
         }
         let place = Place::current();
         calls::cuCtxPopCurrent_v2(&raw mut pushed);
-        place?
+        place.ok_or(Unheld::Untold)?
     };
     remember(place);
     ledger::of(place.device, changing)
@@ -78,7 +78,10 @@ pub fn forget_contexts() {
 /// Asks the driver for device memory of a size that is known before, and keeps it at the address that it gave.
 fn linear(call: &mut Call<'_>, bytes: u64, given: impl FnOnce() -> (u64, u64)) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     let Ok(hold) = slice.reserve(in_blocks(bytes.max(1)), &changing) else { return REFUSED };
     let result = call.driver();
     if result == CUDA_SUCCESS {
@@ -134,7 +137,10 @@ pub unsafe fn pitch_32(
 /// `cuMemAllocManaged`: charged in full, though the driver takes it as it is touched.
 pub unsafe fn managed(call: &mut Call<'_>, to: *mut CUdeviceptr, bytes: usize, _flags: c_uint) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     let bytes = in_blocks(bytes as u64);
     let Ok(hold) = slice.reserve(bytes, &changing) else { return REFUSED };
     let result = call.driver();
@@ -189,7 +195,10 @@ fn element(format: CUarray_format, channels: c_uint) -> u64 {
 /// Makes an array that is expected to take so many bytes, and keeps it for what the driver then says.
 fn array(call: &mut Call<'_>, expected: u64, given: impl FnOnce(CUdevice) -> (u64, Option<u64>)) -> Outcome {
     let changing = ledger::changing();
-    let Some((slice, context)) = here(&changing) else { return Outcome::Done(call.driver()) };
+    let (slice, context) = match here(&changing) {
+        Ok(place) => place,
+        Err(unheld) => return unheld.ask(call),
+    };
     let Ok(hold) = slice.reserve(in_blocks(expected.max(1)), &changing) else { return REFUSED };
     let result = call.driver();
     if result == CUDA_SUCCESS {
@@ -214,7 +223,7 @@ fn size_of_array(array: CUarray, device: CUdevice) -> Option<u64> {
 /// `cuArrayCreate_v2`
 pub unsafe fn array_create(call: &mut Call<'_>, to: *mut CUarray, shape: *const CUDA_ARRAY_DESCRIPTOR) -> Outcome {
     // SAFETY: null, or the caller's description, which the driver reads too.
-    let Some(shape) = (unsafe { shape.as_ref() }) else { return Outcome::Done(call.driver()) };
+    let Some(shape) = (unsafe { shape.as_ref() }) else { return Unheld::NoArgument.ask(call) };
     let bytes = (shape.Width as u64).saturating_mul((shape.Height as u64).max(1));
     let bytes = bytes.saturating_mul(element(shape.Format, shape.NumChannels));
     // SAFETY: the driver has just written the handle there.
@@ -228,7 +237,7 @@ pub unsafe fn array_create_32(
     shape: *const CUDA_ARRAY_DESCRIPTOR_v1,
 ) -> Outcome {
     // SAFETY: as above.
-    let Some(shape) = (unsafe { shape.as_ref() }) else { return Outcome::Done(call.driver()) };
+    let Some(shape) = (unsafe { shape.as_ref() }) else { return Unheld::NoArgument.ask(call) };
     let bytes = u64::from(shape.Width) * u64::from(shape.Height.max(1));
     let bytes = bytes.saturating_mul(element(shape.Format, shape.NumChannels));
     // SAFETY: as above.
@@ -252,7 +261,8 @@ pub unsafe fn array_3d_create(call: &mut Call<'_>, to: *mut CUarray, shape: *con
             // SAFETY: as above.
             array(call, bytes_of(shape), |device| unsafe { (*to as u64, size_of_array(*to, device)) })
         }
-        _ => Outcome::Done(call.driver()),
+        Some(_) => Outcome::Done(call.driver()),
+        None => Unheld::NoArgument.ask(call),
     }
 }
 
@@ -272,7 +282,8 @@ pub unsafe fn array_3d_create_32(
             // SAFETY: as above.
             array(call, bytes, |device| unsafe { (*to as u64, size_of_array(*to, device)) })
         }
-        _ => Outcome::Done(call.driver()),
+        Some(_) => Outcome::Done(call.driver()),
+        None => Unheld::NoArgument.ask(call),
     }
 }
 
@@ -301,7 +312,8 @@ pub unsafe fn mipmap_create(
                 }
             })
         }
-        _ => Outcome::Done(call.driver()),
+        Some(_) => Outcome::Done(call.driver()),
+        None => Unheld::NoArgument.ask(call),
     }
 }
 
@@ -338,10 +350,15 @@ pub unsafe fn create(
     _flags: c_ulonglong,
 ) -> Outcome {
     // SAFETY: null, or the caller's description, which the driver reads too.
-    let on = unsafe { properties.as_ref() }.filter(|p| p.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE);
-    let changing = ledger::changing();
-    let Some(slice) = on.and_then(|properties| ledger::of(properties.location.id, &changing)) else {
+    let Some(properties) = (unsafe { properties.as_ref() }) else { return Unheld::NoArgument.ask(call) };
+    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+        // The host's memory.
         return Outcome::Done(call.driver());
+    }
+    let changing = ledger::changing();
+    let slice = match ledger::of(properties.location.id, &changing) {
+        Ok(slice) => slice,
+        Err(unheld) => return unheld.ask(call),
     };
     let bytes = in_blocks(bytes as u64);
     let Ok(hold) = slice.reserve(bytes, &changing) else { return REFUSED };

@@ -10,11 +10,10 @@ use super::{Call, Outcome};
 use crate::abi::cuda::*;
 use crate::driver::calls;
 use crate::ledger::slice::in_blocks;
-use crate::ledger::{self, Changing, book};
+use crate::ledger::{self, Changing, Slice, Unheld, book};
 
-/// Makes room for one range on one device. `None`: nothing to do, or nobody's business.
-fn room(address: CUdeviceptr, device: CUdevice, changing: &Changing) -> Result<Option<book::Moved>, Outcome> {
-    let Some(slice) = ledger::of(device, changing) else { return Ok(None) };
+/// Makes room for one range on one device. `None`: it is there, or the driver knows of no such range.
+fn room(address: CUdeviceptr, slice: &'static Slice, changing: &Changing) -> Result<Option<book::Moved>, Outcome> {
     let (mut base, mut bytes) = (0, 0usize);
     // SAFETY: places to write to; the driver checks the address.
     let told = unsafe { calls::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address) };
@@ -30,18 +29,20 @@ fn room(address: CUdeviceptr, device: CUdevice, changing: &Changing) -> Result<O
 
 fn moved(call: &mut Call<'_>, ranges: impl Iterator<Item = (CUdeviceptr, CUdevice)>) -> Outcome {
     let changing = ledger::changing();
-    let mut moves = Vec::new();
+    let (mut moves, mut unheld) = (Vec::new(), Unheld::NoLimit);
     for (address, device) in ranges {
-        match room(address, device, &changing) {
-            Ok(one) => moves.extend(one),
-            Err(refused) => return refused,
+        match ledger::of(device, &changing).map(|slice| room(address, slice, &changing)) {
+            Ok(Ok(one)) => moves.extend(one),
+            Ok(Err(refused)) => return refused,
+            Err(Unheld::NoLimit) => {}
+            Err(why) => unheld = why,
         }
     }
-    let result = call.driver();
-    if result == CUDA_SUCCESS {
+    let outcome = unheld.ask(call);
+    if call.result() == Some(CUDA_SUCCESS) {
         moves.into_iter().for_each(book::keep_moved);
     }
-    Outcome::Done(result)
+    outcome
 }
 
 /// `cuMemPrefetchAsync` and its per-thread form
@@ -68,7 +69,7 @@ pub unsafe fn prefetch_batch(
     location_count: usize,
 ) -> Outcome {
     if addresses.is_null() || locations.is_null() || first.is_null() || location_count == 0 {
-        return Outcome::Done(call.driver());
+        return Unheld::NoArgument.ask(call);
     }
     // SAFETY: arrays of the caller's, as long as it says, which the driver reads too.
     let (addresses, locations, first) = unsafe {

@@ -11,7 +11,7 @@ use crate::abi::cuda::*;
 use crate::driver::{Stream, calls};
 use crate::ledger::marks::Copy;
 use crate::ledger::pools::{self, STEP};
-use crate::ledger::{self, Changing, Slice};
+use crate::ledger::{self, Changing, Slice, Unheld};
 use crate::steer;
 use crate::thread::Guarded;
 
@@ -34,11 +34,14 @@ fn alloc_async(call: &mut Call<'_>, bytes: usize, stream: Stream) -> Outcome {
     if stream.is_capturing() {
         return Outcome::Done(call.driver());
     }
-    let Some(slice) = there(stream, &changing) else { return Outcome::Done(call.driver()) };
+    let slice = match there(stream, &changing) {
+        Ok(slice) => slice,
+        Err(unheld) => return unheld.ask(call),
+    };
     let mut pool: CUmemoryPool = null_mut();
     // SAFETY: a place to write to.
     if unsafe { calls::cuDeviceGetMemPool(&raw mut pool, slice.device) } != CUDA_SUCCESS {
-        return Outcome::Done(call.driver());
+        return Unheld::Untold.ask(call);
     }
     from(call, slice, pool, bytes as u64, &changing)
 }
@@ -55,12 +58,18 @@ pub unsafe fn alloc_ptsz(call: &mut Call<'_>, _to: *mut CUdeviceptr, bytes: usiz
 
 fn alloc_from(call: &mut Call<'_>, bytes: usize, pool: CUmemoryPool, stream: Stream) -> Outcome {
     let changing = ledger::changing();
-    if stream.is_capturing() || pool.is_null() || IMPORTED.with(|imported| imported.contains_key(&(pool as usize))) {
+    if pool.is_null() {
+        return Unheld::NoArgument.ask(call);
+    }
+    // In a capture as above; and another process's pool is that one's to pay for.
+    if stream.is_capturing() || IMPORTED.with(|imported| imported.contains_key(&(pool as usize))) {
         return Outcome::Done(call.driver());
     }
     // The pool says whose memory it is; neither the stream nor the current context does.
-    let slice = device_of(pool).and_then(|device| ledger::of(device, &changing));
-    let Some(slice) = slice else { return Outcome::Done(call.driver()) };
+    let slice = match device_of(pool).ok_or(Unheld::Untold).and_then(|device| ledger::of(device, &changing)) {
+        Ok(slice) => slice,
+        Err(unheld) => return unheld.ask(call),
+    };
     from(call, slice, pool, bytes as u64, &changing)
 }
 
@@ -163,7 +172,7 @@ pub unsafe fn export(
     let result = call.driver();
     if result == CUDA_SUCCESS
         && kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        && let Some(slice) = device_of(pool).and_then(|device| ledger::of(device, &changing))
+        && let Some(slice) = device_of(pool).and_then(|device| ledger::of(device, &changing).ok())
     {
         // SAFETY: the driver has just written a descriptor there.
         pools::exported_itself(pool, slice, unsafe { *to.cast::<std::ffi::c_int>() });

@@ -28,7 +28,7 @@ pub unsafe fn info(call: &mut Call<'_>, free: *mut usize, total: *mut usize) -> 
     let changing = ledger::changing();
     let result = call.driver();
     if result == CUDA_SUCCESS
-        && let Some((slice, _)) = here(&changing)
+        && let Ok((slice, _)) = here(&changing)
         && !free.is_null()
         && !total.is_null()
     {
@@ -47,7 +47,7 @@ pub unsafe fn info_32(call: &mut Call<'_>, free: *mut c_uint, total: *mut c_uint
     let changing = ledger::changing();
     let result = call.driver();
     if result == CUDA_SUCCESS
-        && let Some((slice, _)) = here(&changing)
+        && let Ok((slice, _)) = here(&changing)
         && !free.is_null()
         && !total.is_null()
     {
@@ -65,7 +65,7 @@ pub unsafe fn total(call: &mut Call<'_>, bytes: *mut usize, device: CUdevice) ->
     let changing = ledger::changing();
     let result = call.driver();
     if result == CUDA_SUCCESS
-        && let Some(slice) = ledger::of(device, &changing)
+        && let Ok(slice) = ledger::of(device, &changing)
         && !bytes.is_null()
     {
         // SAFETY: the driver has just written it.
@@ -79,7 +79,7 @@ pub unsafe fn total_32(call: &mut Call<'_>, bytes: *mut c_uint, device: CUdevice
     let changing = ledger::changing();
     let result = call.driver();
     if result == CUDA_SUCCESS
-        && let Some(slice) = ledger::of(device, &changing)
+        && let Ok(slice) = ledger::of(device, &changing)
         && !bytes.is_null()
     {
         // SAFETY: the driver has just written it.

@@ -20,18 +20,18 @@ from gpu.memory import selfcheck as memory_selfcheck
 
 TABLE = """# a comment
 [linear] libcuda: Memory.
-cuMemAlloc_v2\t3.2\tforward
-cuMemFree_v2\t3.2\tforward
+cuMemAlloc_v2\t3.2\tmemory\tforward
+cuMemFree_v2\t3.2\t-\tforward
 
 [launches] libcuda: Kernels.
-cuLaunchKernel\t4.0\tforward
-cuLaunchNew\t13.4\tforward
+cuLaunchKernel\t4.0\twork\tforward
+cuLaunchNew\t13.4\twork\tforward
 
 [modules] libcuda: Code.
-cuModuleUnload\t2.0\tforward
+cuModuleUnload\t2.0\t-\tforward
 
 [nvml-memory] libnvidia-ml: Not the driver.
-nvmlDeviceGetMemoryInfo\t11.8\tforward
+nvmlDeviceGetMemoryInfo\t11.8\t-\tforward
 """
 
 

@@ -19,6 +19,8 @@ pub struct Row {
     /// Index into the classes.
     pub class: usize,
     pub since: String,
+    /// What it takes of a GPU: `memory`, `work`, or `-` for nothing.
+    pub takes: String,
     pub done: String,
 }
 
@@ -34,9 +36,11 @@ impl Table {
                 table.classes.push(Class { name: name.into(), library: library.into(), about: about.into() });
                 continue;
             }
-            let [symbol, since, done] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("not a row: {line}") };
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [symbol, since, takes, done] = fields[..] else { panic!("not a row: {line}") };
             let class = table.classes.len() - 1;
-            table.rows.push(Row { symbol: symbol.into(), class, since: since.into(), done: done.into() });
+            let (symbol, since, takes, done) = (symbol.into(), since.into(), takes.into(), done.into());
+            table.rows.push(Row { symbol, class, since, takes, done });
         }
         table
     }

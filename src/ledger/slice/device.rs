@@ -46,6 +46,14 @@ pub fn uuid(device: CUdevice) -> Option<[u8; 16]> {
     (told == cuda::CUDA_SUCCESS).then(|| uuid.bytes.map(|byte| byte as u8))
 }
 
+/// Whether the process sees a GPU with this number.
+pub fn is_there(device: CUdevice) -> bool {
+    let mut count = 0;
+    // SAFETY: a place to write to.
+    let told = unsafe { calls::cuDeviceGetCount(&raw mut count) };
+    told == cuda::CUDA_SUCCESS && (0..count).contains(&device)
+}
+
 /// The GPUs that the process sees, in the order in which it counts them.
 pub fn gpus() -> Vec<[u8; 16]> {
     let mut count = 0;
