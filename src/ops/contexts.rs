@@ -25,7 +25,14 @@ pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
 fn learned(slice: &'static Slice, at_most: u64, changing: &Changing, driver: impl FnOnce() -> CUresult) -> Outcome {
     let Ok(hold) = slice.reserve(at_most, changing) else { return REFUSED };
     let result = driver();
-    hold.learn(changing);
+    if result == CUDA_SUCCESS {
+        hold.learn(changing);
+    } else {
+        // It took nothing, or what it took is found at the next look. A reservation for each try would fill the slice where nobody can
+        // be asked.
+        slice.is_to_be_learned();
+        drop(hold);
+    }
     Outcome::Done(result)
 }
 
@@ -129,6 +136,12 @@ pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
     // With references left, a release leaves it as it is.
     if result == CUDA_SUCCESS && !primary.is_null() && !primary_is_active(device) {
         gone(primary, &changing);
+    } else if result == CUDA_SUCCESS && primary.is_null() {
+        // Which context that was cannot be told, nor whether it is gone. What the driver holds for this process can.
+        for slice in ledger::all().filter(|slice| slice.device == device) {
+            slice.is_to_be_learned();
+            slice.learn(&changing);
+        }
     }
     Outcome::Done(result)
 }
