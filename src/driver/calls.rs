@@ -46,7 +46,7 @@ impl Function {
 }
 
 macro_rules! functions {
-    ($library:ident, $abi:ident, $missing:expr; $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => { $(
+    ($library:ident, $abi:ident, $missing:expr, $way:path; $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => { $(
         /// The library's own function of this name.
         ///
         /// # Safety
@@ -65,7 +65,7 @@ macro_rules! functions {
             const _: unsafe extern "C" fn($($kind),*) -> c_uint = $abi::$name;
             match FUNCTION.find() {
                 // SAFETY: the function of this name in this library has this type; the arguments are the caller's word.
-                Some(address) => left::away(|| unsafe {
+                Some(address) => $way(|| unsafe {
                     transmute::<*const (), unsafe extern "C-unwind" fn($($kind),*) -> c_uint>(address)($($argument),*)
                 }),
                 None => $missing,
@@ -76,10 +76,20 @@ macro_rules! functions {
 
 use crate::abi::cuda;
 
-functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
+/// What every launch asks, and the driver answers out of its own memory: nobody can be cancelled there, and being ready for a handler
+/// that ends its thread takes twice as long as the answer.
+#[inline(always)]
+fn at_once<T>(ask: impl FnOnce() -> T) -> T {
+    ask()
+}
+
+functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED, at_once;
     fn cuCtxGetCurrent(context: *mut CUcontext);
     fn cuCtxGetDevice(device: *mut CUdevice);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+}
+
+functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED, left::away;
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
     fn cuDeviceGetCount(count: *mut c_int);
     fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice);
@@ -125,7 +135,7 @@ functions! { DRIVER, cuda, CUDA_ERROR_NOT_SUPPORTED;
     fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
 }
 
-functions! { NVML, nvml, NVML_ERROR_FUNCTION_NOT_FOUND;
+functions! { NVML, nvml, NVML_ERROR_FUNCTION_NOT_FOUND, left::away;
     fn nvmlInit_v2();
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut nvmlDevice_t);
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
