@@ -72,6 +72,7 @@ pub fn note_bypass(id: usize, reason: Reason) {
 pub fn forget_the_parent() {
     BYPASSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     memory::forget_contexts();
+    contexts::forget_the_parent();
     graphs::forget_the_parent();
     pools::forget_the_parent();
     crate::steer::forget_the_parent();
