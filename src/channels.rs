@@ -14,7 +14,7 @@ mod registry;
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use ration_policy::tuning::SLOW;
 
@@ -151,7 +151,19 @@ pub fn set_slice(device: CUdevice, microseconds: u64) -> Result<(), Trouble> {
 
 /// Whether the channels of a GPU can be driven, as far as is known without trying.
 pub fn is_drivable(device: CUdevice) -> Result<(), Trouble> {
-    REGISTRY.with(|registry| registry.is_drivable(device))
+    let told = REGISTRY.with(|registry| registry.is_drivable(device));
+    if told.is_ok() {
+        THERE.fetch_or(1 << (device % 64), Ordering::Relaxed);
+    }
+    told
+}
+
+/// By bit: GPUs of which channels were seen at some time.
+static THERE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there were channels of a GPU before, when it was last asked whether they can be driven.
+pub fn were_there(device: CUdevice) -> bool {
+    THERE.load(Ordering::Relaxed) >> (device % 64) & 1 != 0
 }
 
 /// How often the channels of this process have changed: whoever put them off looks again when it has moved.
@@ -169,6 +181,7 @@ fn is_slow(call: impl FnOnce() -> Result<(), Trouble>) -> Result<bool, Trouble> 
 /// In a forked child: the channels are its parent's, and so is the descriptor.
 pub fn forget_the_parent() {
     REGISTRY.renew(Registry::new());
+    THERE.store(0, Ordering::Relaxed);
 }
 
 impl Registry {

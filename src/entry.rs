@@ -12,6 +12,7 @@
 //! A row whose call is merely passed leaves no frame of ours on the stack, so cancellation and unwinding inside the driver
 //! are the program's own affair, as without us.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -20,7 +21,7 @@ use crate::ops::{self, Call, Outcome, Reason};
 use crate::table::{ROWS, Takes};
 use crate::thread::Thread;
 use crate::trace::{self, Shown};
-use crate::{driver, left};
+use crate::{driver, left, sys};
 
 /// Which of a row's two functions was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +172,14 @@ fn run(
     refused: impl FnOnce(u32) -> u32,
     bypassed: impl FnOnce(Reason),
 ) -> u32 {
-    let ask = || left::away(driver);
+    // What the driver leaves in it is the program's, and nothing of what is done beside.
+    let errno = Cell::new(sys::error());
+    let ask = || {
+        sys::set_error(errno.get());
+        let result = left::away(driver);
+        errno.set(sys::error());
+        result
+    };
     let mut asked = Call::new(&ask);
     // The op's own state is gone with a panic; what the driver did is in `asked`, and nothing else is shared.
     let mut guarded =
@@ -180,11 +188,13 @@ fn run(
         None => Outcome::Bypassed(Reason::NoMemory),
         Some(thread) => left::within(thread, &mut guarded).unwrap_or(Outcome::Bypassed(Reason::Reentered)),
     };
+    sys::set_error(errno.get());
     match outcome {
         Outcome::Done(result) => result,
         Outcome::Refused(code) => refused(code),
         Outcome::Bypassed(reason) => {
             bypassed(reason);
+            sys::set_error(errno.get());
             asked.result().unwrap_or_else(driver)
         }
     }

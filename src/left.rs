@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::driver::calls;
 use crate::ledger::{self, Slice};
 use crate::steer::Gate;
+use crate::sys;
 use crate::thread::Thread;
 
 /// What a thread has under way. Written by that thread alone; others read what is atomic in it.
@@ -46,6 +47,8 @@ pub struct UnderWay {
     pub leaving: AtomicBool,
     /// It holds the books against what the driver says.
     pub looks: Cell<bool>,
+    /// Which word says that something is this thread's turn, until it has returned from the driver: see [`Turn`].
+    turn: Cell<*const Turn>,
     /// What its captures were protected from, plus one, while it asks what would break them.
     pub capture_mode: Cell<u32>,
     /// What it has reserved and the driver has not answered for.
@@ -75,6 +78,56 @@ impl UnderWay {
         if std::ptr::eq(of, slice) {
             self.reserved.set((of, so_far.saturating_sub(bytes)));
         }
+    }
+}
+
+/// Something that one thread at a time may ask the driver for. No lock: it takes long, and who is left waiting too long goes on without;
+/// a thread that leaves its op loses its turn.
+pub struct Turn(AtomicPtr<Thread>);
+
+impl Turn {
+    /// Nobody's.
+    pub const fn new() -> Turn {
+        Turn(AtomicPtr::new(null_mut()))
+    }
+
+    /// Waits until it is this thread's, which it is until the guard is dropped.
+    pub fn take(&'static self) -> impl Drop {
+        struct Taken(Option<(&'static Thread, &'static Turn, u32)>);
+        impl Drop for Taken {
+            fn drop(&mut self) {
+                if let Some((thread, turn, times)) = self.0
+                    && thread.under_way.times() == times
+                {
+                    turn.ends(thread);
+                    thread.under_way.turn.set(std::ptr::null());
+                }
+            }
+        }
+        const PATIENCE: u64 = 10_000_000_000;
+        const NAP: u64 = 50_000;
+        let Some(thread) = Thread::attached() else { return Taken(None) };
+        let own = std::ptr::from_ref(thread).cast_mut();
+        let end = sys::nanoseconds() + PATIENCE;
+        while self.0.compare_exchange(null_mut(), own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            let now = sys::nanoseconds();
+            if now > end {
+                return Taken(None);
+            }
+            away(|| sys::nap(now + NAP, now));
+        }
+        thread.under_way.turn.set(self);
+        Taken(Some((thread, self, thread.under_way.times())))
+    }
+
+    fn ends(&self, thread: &Thread) {
+        let own = std::ptr::from_ref(thread).cast_mut();
+        let _ = self.0.compare_exchange(own, null_mut(), Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// In a forked child, where nobody is left to end it.
+    pub fn forget_the_parent(&self) {
+        self.0.store(null_mut(), Ordering::Relaxed);
     }
 }
 
@@ -322,6 +375,10 @@ fn put_right(thread: &'static Thread) {
     if own.looks.take() {
         ledger::has_looked();
     }
+    // SAFETY: null, or a turn, which is static.
+    if let Some(turn) = unsafe { own.turn.replace(std::ptr::null()).as_ref() } {
+        turn.ends(thread);
+    }
     let mode = own.capture_mode.take();
     if mode != 0 {
         calls::set_capture_mode(mode - 1);
@@ -350,6 +407,7 @@ pub fn forget_the_parent(thread: &Thread, is_mine: bool) {
     own.gate.store(null_mut(), Ordering::Relaxed);
     own.leaving.store(false, Ordering::Relaxed);
     own.looks.set(false);
+    own.turn.set(std::ptr::null());
     own.reserved.set((std::ptr::null(), 0));
     if !is_mine {
         own.frame.set(0);

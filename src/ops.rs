@@ -108,6 +108,7 @@ pub fn forget_the_parent() {
     REFUSALS.store(0, Ordering::Relaxed);
     BYPASSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     memory::forget_contexts();
+    contexts::forget_the_parent();
     graphs::forget_the_parent();
     pools::forget_the_parent();
     crate::steer::forget_the_parent();

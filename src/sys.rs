@@ -24,9 +24,17 @@ impl Drop for Errno {
 }
 
 /// The error that the last system call left.
-fn error() -> c_int {
+#[inline]
+pub fn error() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
+}
+
+/// Sets it, for a program to find.
+#[inline]
+pub fn set_error(error: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = error };
 }
 
 /// Adds to the end of a file, in one piece, making the file if need be. `Err` holds the error number.

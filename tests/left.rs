@@ -28,8 +28,8 @@ struct Both {
 }
 
 impl Both {
-    fn start(bench: &Bench, switch: &str, limit: &str, args: &[&str]) -> Both {
-        let steered = Steered::new(bench.program("left", &["-lcuda"]));
+    fn start(bench: &Bench, program: &str, switch: &str, limit: &str, args: &[&str]) -> Both {
+        let steered = Steered::new(bench.program(program, &["-lcuda"]));
         let other = compile("compute_work");
         let request = [("RATION_COMPUTE_REQUEST", "50%".to_owned()), ("RATION_MEMORY", "4GiB".to_owned())];
         let mut command = with_module(inside(&steered.machine, &steered.regions, "tests/neighbour", &request, &other));
@@ -54,8 +54,8 @@ impl Both {
 }
 
 /// The cap holds, all of it can be had, and what is told is what is held: when it is full, and when that was given back.
-fn survives(bench: &Bench, switch: &str, limit: &str, args: &[&str]) -> Result<(), String> {
-    let mut both = Both::start(bench, switch, limit, args);
+fn survives(bench: &Bench, program: &str, switch: &str, limit: &str, args: &[&str]) -> Result<(), String> {
+    let mut both = Both::start(bench, program, switch, limit, args);
     let (told, held, peak) = both.says("full")?;
     if peak > CAP || held * 100 < CAP * 98 || told.abs_diff(held) > NEAR {
         return Err(format!("full: holds {held}, at most {peak}, and is told {told}"));
@@ -79,15 +79,15 @@ fn survives(bench: &Bench, switch: &str, limit: &str, args: &[&str]) -> Result<(
 
 /// By both switches; names what fails.
 fn all_survive(limit: &str, cases: &[&[&str]]) {
-    all_survive_by(&["channels", "launches"], limit, cases);
+    all_survive_by(&["channels", "launches"], "left", limit, cases);
 }
 
-fn all_survive_by(switches: &[&str], limit: &str, cases: &[&[&str]]) {
+fn all_survive_by(switches: &[&str], program: &str, limit: &str, cases: &[&[&str]]) {
     let bench = Bench::new();
     let mut wrong = String::new();
     for switch in switches {
         for args in cases {
-            if let Err(how) = survives(&bench, switch, limit, args) {
+            if let Err(how) = survives(&bench, program, switch, limit, args) {
                 let _ = writeln!(wrong, "{switch}, {args:?}: {how}");
             }
         }
@@ -113,7 +113,7 @@ fn who_jumps_out_again_and_again_keeps_its_limits() {
 #[test]
 fn who_jumps_out_of_a_launch_at_its_limit_keeps_its_limits() {
     // By channels, what was queued before it is at its limit would be seconds of work.
-    all_survive_by(&["launches"], "10%", &[&["held"]]);
+    all_survive_by(&["launches"], "left", "10%", &[&["held"]]);
 }
 
 #[test]
@@ -130,6 +130,11 @@ fn handlers_inside_of_a_call_stand_aside() {
         assert_eq!(run.status.code(), Some(3), "{}", run.said());
         assert!(run.trace.contains("# bypassed, reentered: 2"), "{stack}: {}", run.trace);
     }
+}
+
+#[test]
+fn primary_contexts_that_come_and_go_are_charged_while_they_are_there() {
+    all_survive_by(&["channels"], "primary", "50%", &[&["frees"], &["leaves"], &["resets"]]);
 }
 
 /// A driver in C, as NVIDIA's is: through the simulated one's frames nobody can end a thread.

@@ -138,7 +138,12 @@ pub fn refund_moved(address: u64) {
 
 /// Puts an entry back that the driver did not free after all.
 pub fn put(number: u64, entry: Entry) {
-    ENTRIES.with(|entries| entries.insert(number, entry));
+    let before = ENTRIES.with(|entries| entries.insert(number, entry));
+    // What was there before has gone without a call that says so: with a context that another thread let go of, or in a call that
+    // was left.
+    if let Some(before) = before {
+        before.refund(number);
+    }
 }
 
 /// Takes an entry out, before the driver is asked to free it: afterwards the same address may be another thread's.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::code::is_eager;
 use super::memory::{REFUSED, forget_contexts, here};
@@ -9,6 +10,7 @@ use super::{Call, Outcome, launches};
 use crate::abi::cuda::*;
 use crate::driver::calls;
 use crate::ledger::{self, Changing, Slice, book, code};
+use crate::left::Turn;
 use crate::steer;
 use crate::thread::Thread;
 
@@ -69,15 +71,47 @@ fn primary_is_active(device: CUdevice) -> bool {
     told == CUDA_SUCCESS && active != 0
 }
 
+/// A GPU's primary context. Whether a call makes it or lets it go is known only as long as no other thread does either; and one that was
+/// made anew has the handle of the one before.
+struct Primary {
+    turn: Turn,
+    /// Its handle, once it was retained; it stays the same.
+    handle: AtomicPtr<CUctx_st>,
+}
+
+static PRIMARIES: [Primary; 64] = [const { Primary { turn: Turn::new(), handle: AtomicPtr::new(null_mut()) } }; 64];
+
+fn primary_of(device: CUdevice) -> Option<&'static Primary> {
+    PRIMARIES.get(usize::try_from(device).ok()?)
+}
+
+/// In a forked child: it has none.
+pub fn forget_the_parent() {
+    for primary in &PRIMARIES {
+        primary.turn.forget_the_parent();
+        primary.handle.store(null_mut(), Ordering::Relaxed);
+    }
+}
+
 /// `cuDevicePrimaryCtxRetain`: the first retains a context, the others a reference.
-pub unsafe fn retain(call: &mut Call<'_>, device: CUdevice) -> Outcome {
-    if primary_is_active(device) {
-        return Outcome::Done(call.driver());
+pub unsafe fn retain(call: &mut Call<'_>, to: *mut CUcontext, device: CUdevice) -> Outcome {
+    let primary = primary_of(device);
+    let _turn = primary.map(|primary| primary.turn.take());
+    let outcome = if primary_is_active(device) {
+        Outcome::Done(call.driver())
+    } else {
+        if ledger::all().any(|slice| slice.device != device) {
+            launches::there_are_several_contexts();
+        }
+        made(call, device)
+    };
+    if outcome == Outcome::Done(CUDA_SUCCESS)
+        && let Some(primary) = primary
+    {
+        // SAFETY: the driver has just written the handle there.
+        primary.handle.store(unsafe { *to }, Ordering::Relaxed);
     }
-    if ledger::all().any(|slice| slice.device != device) {
-        launches::there_are_several_contexts();
-    }
-    made(call, device)
+    outcome
 }
 
 /// A context may be about to go: nobody looks at our events in it any more, and what it waits for is let through, until the
@@ -120,10 +154,12 @@ pub unsafe fn destroy(call: &mut Call<'_>, context: CUcontext) -> Outcome {
 
 /// `cuDevicePrimaryCtxReset` and `…Release`: with the last reference the context goes.
 pub unsafe fn release(call: &mut Call<'_>, device: CUdevice) -> Outcome {
+    let known = primary_of(device);
+    let _turn = known.map(|primary| primary.turn.take());
     let changing = ledger::changing();
-    let mut primary: CUcontext = null_mut();
-    if primary_is_active(device) {
-        // To know its handle: a reference that is given back at once.
+    let mut primary: CUcontext = known.map_or(null_mut(), |primary| primary.handle.load(Ordering::Relaxed));
+    if primary.is_null() && primary_is_active(device) {
+        // Retained before there was a slice. To know its handle: a reference that is given back at once.
         // SAFETY: a place to write to, and the reference that was just taken.
         unsafe {
             if calls::cuDevicePrimaryCtxRetain(&raw mut primary, device) == CUDA_SUCCESS {

@@ -22,12 +22,19 @@ pub struct ByChannels(pub CUdevice);
 
 impl Switch for ByChannels {
     fn is_usable(&self) -> Result<(), Fault> {
-        channels::is_drivable(self.0).map_err(fault)
+        match channels::is_drivable(self.0) {
+            Err(Trouble::Unseen) if channels::were_there(self.0) => Ok(()),
+            result => result.map_err(fault),
+        }
     }
 
     fn put(&self, on: bool, _under_way: bool) -> Result<Option<u64>, Fault> {
         let began = sys::nanoseconds();
-        channels::put(self.0, on).map_err(fault)?;
+        match channels::put(self.0, on) {
+            // They went with their context. Those of another are found by the generation.
+            Err(Trouble::Unseen) if channels::were_there(self.0) => {}
+            result => _ = result.map_err(fault)?,
+        }
         Ok(Some(if on { sys::nanoseconds() } else { began + OFF_AFTER }))
     }
 

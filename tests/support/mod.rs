@@ -135,6 +135,10 @@ impl Drop for Machine {
 pub struct Running(Option<Child>);
 
 impl Running {
+    pub fn of(child: Child) -> Running {
+        Running(Some(child))
+    }
+
     pub fn pid(&self) -> u32 {
         self.0.as_ref().map_or(0, Child::id)
     }

@@ -137,7 +137,12 @@ pub struct Trial<'b> {
     around: (Vec<PathBuf>, Vec<PathBuf>),
     trace: Trace,
     limit: Duration,
+    /// Under the shim it is in a slice that is held by this switch.
+    switch: Option<&'static str>,
 }
+
+/// What a slice has of memory.
+pub const SLICE: u64 = 4 << 30;
 
 impl<'b> Trial<'b> {
     pub fn new(bench: &'b Bench, program: impl Into<PathBuf>) -> Trial<'b> {
@@ -151,7 +156,30 @@ impl<'b> Trial<'b> {
             around: (Vec::new(), Vec::new()),
             trace: Trace::Counts,
             limit: Duration::from_secs(30),
+            switch: None,
         }
+    }
+
+    /// Under the shim it runs in a slice with a cap and a limit, held by this switch, and another container wants the GPU too.
+    pub fn sliced(mut self, switch: &'static str) -> Self {
+        self.switch = Some(switch);
+        self
+    }
+
+    /// Puts a command into a slice, with the stand-in for the kernel module behind the shim; the neighbour.
+    fn in_a_slice(&self, machine: &Machine, command: &mut Command, switch: &str) -> super::Running {
+        let module = sim_dir().join("libsim-kernel.so");
+        let regions = self.bench.fresh("regions");
+        std::fs::create_dir_all(&regions).expect("the bench is writable");
+        static PROGRAM: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+        let mut neighbour = machine.command(PROGRAM.get_or_init(|| super::compile("compute_work")));
+        let preload = [shim().as_os_str(), module.as_os_str()].join(" ".as_ref());
+        neighbour.env("LD_PRELOAD", preload).env("RATION_COMPUTE_REQUEST", "50%").env("RATION_NAME", "tests/neighbour");
+        neighbour.args(["queue", "500", "120"]).stdout(Stdio::null()).stderr(Stdio::null());
+        neighbour.env("RATION_DIR", &regions).env("LD_LIBRARY_PATH", sim_dir());
+        command.env("RATION_MEMORY", SLICE.to_string()).env("RATION_COMPUTE_LIMIT", "50%");
+        command.env("RATION_DIR", &regions).env("RATION_NAME", "tests/hostile").env("RATION_SWITCH", switch);
+        super::Running::of(neighbour.spawn().expect("the neighbour starts"))
     }
 
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
@@ -224,8 +252,12 @@ impl<'b> Trial<'b> {
         command.args(&self.args).process_group(0).stdin(Stdio::null()).current_dir(&self.bench.dir);
         command.stdout(std::fs::File::create(&out).expect("the bench is writable"));
         command.stderr(std::fs::File::create(&err).expect("the bench is writable"));
+        let switch = self.switch.filter(|_| under_shim);
+        let neighbour = switch.map(|switch| self.in_a_slice(&machine, &mut command, switch));
+        let module = switch.map(|_| sim_dir().join("libsim-kernel.so"));
         let shim = under_shim.then(shim);
-        let preload: Vec<_> = self.around.0.iter().chain(&shim).chain(&self.around.1).map(|p| p.as_os_str()).collect();
+        let all = self.around.0.iter().chain(&shim).chain(&self.around.1).chain(&module);
+        let preload: Vec<_> = all.map(|p| p.as_os_str()).collect();
         if !preload.is_empty() {
             command.env("LD_PRELOAD", preload.join(" ".as_ref()));
         }
@@ -251,6 +283,9 @@ impl<'b> Trial<'b> {
         }
         let what = format!("{} {:?}{}", self.program.display(), self.args, if under_shim { "" } else { " (bare)" });
         let status = finish(&mut command, self.limit, &what, &[&out, &err]);
+        if let Some(neighbour) = neighbour {
+            neighbour.kill();
+        }
         let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
         let (stdout, stderr, trace) = (read(&out), read(&err), read(&trace));
         Run { what, status, stdout, stderr, trace, machine, each_call }

@@ -27,7 +27,7 @@ fn params(address: u64, size: u32) -> Vec<u8> {
 
 /// The identity of a descriptor that stands for `/dev/nvidiactl`; `None` for all others.
 fn node(fd: c_int) -> Option<FileId> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let name = std::fs::read_link(format!("/proc/thread-self/fd/{fd}")).ok()?;
     let expected = format!("/memfd:{}", rm::NODE.to_str().ok()?);
     if !name.to_str()?.starts_with(&expected) {
         return None;
