@@ -21,7 +21,7 @@ use crate::ops::{self, Call, Outcome, Reason};
 use crate::table::{ROWS, Takes};
 use crate::thread::Thread;
 use crate::trace::{self, Shown};
-use crate::{driver, left, sys};
+use crate::{driver, ledger, left, sys};
 
 /// Which of a row's two functions was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +59,9 @@ pub fn watches_for(reason: u32) -> bool {
     WATCH.load(Ordering::Acquire) & reason != 0
 }
 
-/// Not any more: a forked child starts anew.
+/// Not any more.
 pub fn stop_watching_for(reason: u32) {
-    WATCH.fetch_and(!reason, Ordering::Release);
+    WATCH.fetch_and(!reason, Ordering::AcqRel);
 }
 
 /// Counts the call and says where it goes; `None`: it wants [`watch`] or [`answer`], for one of these reasons.
@@ -106,7 +106,7 @@ pub fn watch(id: usize, door: Door, shown: &dyn Fn() -> Shown, call: &dyn Fn(*co
 /// does not come by here, so an op that is under way when that begins is not left half done.)
 #[inline]
 fn is_refused(id: usize) -> bool {
-    watches_for(REFUSING) && ROWS[id].takes != Takes::Nothing
+    watches_for(REFUSING) && ROWS[id].takes != Takes::Nothing && !ledger::refuses_no_more()
 }
 
 /// What a program is told whose call is refused for that. It is counted, and not logged: why is said once, when it begins.

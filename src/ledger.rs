@@ -27,7 +27,7 @@ use ration_contract::Settings;
 
 use crate::abi::cuda::CUdevice;
 use crate::thread::{Tally, Thread};
-use crate::{entry, log, sys};
+use crate::{entry, left, log, sys};
 
 pub use slice::Slice;
 
@@ -225,12 +225,52 @@ pub fn losses() -> u64 {
 /// A slice is lost to a process that is to be held strictly.
 fn refuse_from_now_on() {
     if refuse_in(LOST) {
+        LOOKED_BACK.store(sys::nanoseconds(), Ordering::Relaxed);
         LOSSES.fetch_add(1, Ordering::Relaxed);
         log::error!(
             "no GPU work from now on: the region was damaged or cut short, and RATION_STRICT wants the container's processes \
              to be held to their limit together"
         );
     }
+}
+
+/// When it was last looked whether a region that was lost is there again, in nanoseconds.
+static LOOKED_BACK: AtomicU64 = AtomicU64::new(0);
+
+/// Who had to leave the container's others goes back to them, if there is a whole region again; then nothing is refused any more for
+/// want of one. Looked into once a second at most.
+fn come_back() {
+    const BETWEEN_LOOKS: u64 = 1_000_000_000;
+    // SAFETY: made by `begin`, before the state said so, and never taken away.
+    let Some(settings) = (unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }) else { return };
+    let (now, last) = (sys::nanoseconds(), LOOKED_BACK.load(Ordering::Relaxed));
+    if now.saturating_sub(last) < BETWEEN_LOOKS
+        || LOOKED_BACK.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    let away = all().filter(|slice| !slice.comes_back(settings)).count();
+    if away == 0 && STATE.compare_exchange(LOST, ON, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        entry::stop_watching_for(entry::REFUSING);
+        if is_refusing() {
+            // It was lost again in between.
+            entry::watch_for(entry::REFUSING);
+        } else {
+            log::warn!("GPU work goes on");
+        }
+    }
+}
+
+/// Whether what is refused needs not be any more.
+pub fn refuses_no_more() -> bool {
+    if STATE.load(Ordering::Acquire) == LOST {
+        let _errno = sys::Errno::kept();
+        // Not from inside of an op, which may be in the middle of this.
+        if let Some(thread) = Thread::attached() {
+            left::within(thread, || _ = std::panic::catch_unwind(come_back));
+        }
+    }
+    !is_refusing()
 }
 
 /// Why a call is held to nothing.

@@ -269,6 +269,82 @@ fn a_strict_program_gets_no_more_gpu_work_when_its_region_is_lost() {
     });
 }
 
+/// Two programs of a container lose their region, somebody removes what is left of it, and they share the container's cap again.
+fn come_back(is_strict: bool) -> Result<(), String> {
+    let program = program();
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let settings = [("RATION_MEMORY", "2GiB"), ("RATION_STRICT", if is_strict { "1" } else { "0" })];
+    let mut both = [(); 2].map(|()| begin(program, &machine, &regions, "default", &settings));
+    for session in &mut both {
+        must(session, "start")?;
+        must(session, &format!("fill {STEP} {}", 4 * STEP))?;
+        must(session, "kernel")?;
+    }
+    let region = region(&regions);
+    write_over(&region, WHOLE, |_| 0xff);
+    for session in &mut both {
+        let told = ask(session, &format!("fill {STEP} {STEP}"))?.0;
+        check(told == if is_strict { 800 } else { 0 }, || format!("damaged, and it was told {told}"))?;
+    }
+    std::fs::remove_file(&region).expect("it is there");
+    let end = std::time::Instant::now() + Duration::from_secs(5);
+    let is_back = |session: &Session| session.said().contains("whole again");
+    while !both.iter().all(is_back) {
+        check(std::time::Instant::now() < end, || format!("not back: {}{}", both[0].said(), both[1].said()))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let held = look(&machine.world()).held;
+    for session in &mut both {
+        let (code, _) = ask(session, &format!("fill {STEP} {}", 2 * CAP))?;
+        check(code == 2, || format!("it was told {code}, and not that there is no more; {}", session.said()))?;
+        must(session, "kernel")?;
+    }
+    let filled = look(&machine.world()).held;
+    check(filled <= CAP && filled + STEP + 32 * MIB > CAP, || format!("{held}, then {filled} bytes of {CAP}"))?;
+    for mut session in both {
+        check(session.said().matches("whole again").count() == 1, || session.said())?;
+        must(&mut session, "empty")?;
+        self::end(session)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn threads_that_allocate_while_their_programs_come_back_lose_no_count() {
+    let program = program();
+    let (machine, regions) = (Machine::new(), Regions::new());
+    let mut both = [(); 2].map(|()| begin(program, &machine, &regions, "default", &[("RATION_MEMORY", "2GiB")]));
+    for session in &mut both {
+        assert_eq!(must(session, "start"), Ok(vec![]));
+        assert_eq!(must(session, "kernel"), Ok(vec![]));
+        session.tell("busy 3000");
+    }
+    // More than once, each time anew.
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(200));
+        let region = region(&regions);
+        write_over(&region, WHOLE, |_| 0xff);
+        std::thread::sleep(Duration::from_millis(100));
+        std::fs::remove_file(&region).expect("it is there");
+        std::thread::sleep(Duration::from_millis(1200));
+    }
+    for session in &mut both {
+        assert!(session.line().expect("it does not hang").is_some(), "{}", session.said());
+        assert!(session.said().contains("whole again"), "{}", session.said());
+    }
+    for session in &mut both {
+        let told = ask(session, &format!("fill {STEP} {}", 2 * CAP)).expect("it goes on");
+        assert_eq!(told.0, 2, "{}", session.said());
+    }
+    let held = look(&machine.world()).held;
+    assert!(held <= CAP && held + STEP + 32 * MIB > CAP, "{held} bytes of {CAP}");
+}
+
+#[test]
+fn programs_come_back_together_when_there_is_a_whole_region_again() {
+    assert_eq!([false, true].map(come_back), [Ok(()), Ok(())]);
+}
+
 /// What a program says that has these orders, and how it ends: bare or in a slice.
 fn outcome(program: &Path, disposition: &str, orders: &[&str], is_sliced: bool) -> String {
     let (machine, regions) = (Machine::new(), Regions::new());

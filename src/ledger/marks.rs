@@ -215,7 +215,7 @@ pub fn mark(slice: &Slice, file: c_int, bytes: u64, known: Option<Mark>) -> Opti
     let node = identity(file)?;
     let mark = known.filter(|mark| mark.node == node).or_else(|| {
         let blocks = i64::try_from(bytes / BLOCK).ok().filter(|blocks| (1..RANGE).contains(blocks))?;
-        Some(Mark { start: claim(range(&slice.uuid, slice.home, slice.slot()), blocks, node), blocks, node })
+        Some(Mark { start: claim(range(&slice.uuid, slice.home, slice.slot_to_mark()), blocks, node), blocks, node })
     })?;
     slice.exports_as(node);
     put(file, &mark).then_some(mark)

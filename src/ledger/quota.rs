@@ -78,6 +78,7 @@ pub fn follow(time: u64) {
         return;
     }
     LOOKED.store(time, Ordering::Relaxed);
+    super::come_back();
     let changed = SAID.with(|said| {
         let said = said.as_mut()?;
         let text = now().filter(|text| *text != said.last)?;

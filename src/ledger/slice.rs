@@ -48,8 +48,11 @@ pub struct Slice {
     /// Where they meet: see [`marks`].
     pub home: marks::FileId,
     seat: Seat,
-    /// By which others know this process, there: see [`marks`]. It stays, wherever it is counted.
-    slot: (usize, u64),
+    /// By which others know this process, there: see [`marks`]; and whether there are marks by it. Then it stays, wherever this process
+    /// is counted.
+    slot: Guarded<((usize, u64), bool)>,
+    /// By which number NVML knows this process; 0 until that is known.
+    driver_pid: AtomicU32,
     /// What the settings say that the container may have of it.
     asked: AtomicU64,
     /// The same for its time.
@@ -115,10 +118,11 @@ impl Slice {
             uuid,
             total,
             sm: sm(device),
+            driver_pid: AtomicU32::new(0),
             asked: AtomicU64::new(cap),
             home: marks::home(directory.as_deref()),
-            slot: member.slot(),
-            seat: Seat::new(member, directory.is_some()),
+            slot: Guarded::new((member.slot(), false)),
+            seat: Seat::new(member, directory),
             time: Guarded::new(wanted),
             counted: AtomicU64::new(0),
             uncounted: AtomicI64::new(0),
@@ -291,9 +295,12 @@ impl Slice {
         self.member().set_lent(lent);
     }
 
-    /// This process's place in the region: see [`marks`].
-    pub fn slot(&self) -> (usize, u64) {
-        self.slot
+    /// This process's place in the region, for a mark: see [`marks`].
+    pub fn slot_to_mark(&self) -> (usize, u64) {
+        self.slot.with(|(slot, is_marked)| {
+            *is_marked = true;
+            *slot
+        })
     }
 
     /// There may be descriptors of this file with memory of this process's, also when it is gone.
@@ -309,6 +316,7 @@ impl Slice {
     /// It was made.
     pub fn after_context(&self, before: Option<&[u32]>) {
         if let Some(number) = before.and_then(|before| truth::after_context(self, before)) {
+            self.driver_pid.store(number, Ordering::Release);
             self.member().set_driver_pid(number);
         }
     }

@@ -126,6 +126,23 @@ static LEFTOVERS: AtomicBool = AtomicBool::new(false);
 /// No device: nobody's slice.
 const HOST: CUdevice = -1;
 
+/// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: pools that nobody made, also the host's and those of managed memory.
+pub unsafe fn found(call: &mut Call<'_>, to: *mut CUmemoryPool, location: *mut CUmemLocation) -> Outcome {
+    let result = call.driver();
+    // SAFETY: null, or the caller's description, which the driver has read too.
+    let location = unsafe { location.as_ref() };
+    if let (CUDA_SUCCESS, Some(location)) = (result, location) {
+        // SAFETY: the driver has just written the handle there.
+        let pool = unsafe { *to } as usize;
+        let device = if location.type_ == CU_MEM_LOCATION_TYPE_DEVICE { location.id } else { HOST };
+        // One that is known is what it was.
+        if !IMPORTED.with(|imported| imported.contains_key(&pool)) {
+            MADE.with(|made| *made.entry(pool).or_insert(device));
+        }
+    }
+    Outcome::Done(result)
+}
+
 /// `cuMemPoolCreate`
 pub unsafe fn create(call: &mut Call<'_>, to: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Outcome {
     let result = call.driver();

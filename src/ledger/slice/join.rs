@@ -29,6 +29,11 @@ pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<
     Box::leak(Box::new(Region::private(gpu))).join(&name, Some(cap)).ok().map(|member| (member, None))
 }
 
+/// A place in the container there, and nowhere else, for a process that had one before. It has been said why there is none.
+pub fn join_again(gpu: &Gpu, settings: &Settings, cap: u64, dir: &str) -> Option<Member> {
+    Region::open(Path::new(dir), gpu).ok()?.join(&name(settings), Some(cap)).ok()
+}
+
 /// The same for all processes of a container: what they see of the file system is one and the same thing.
 fn derived_name() -> String {
     let mut target = [0u8; 64];

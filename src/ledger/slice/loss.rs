@@ -3,23 +3,31 @@
 //! The region's figures mean nothing then, so the process leaves it for one that nobody else has, with what it holds and with the
 //! limits of its settings, and goes on, held to them by itself. It is noticed when memory is asked for or told of, and by the
 //! pacer while work is launched; never by a launch itself.
+//!
+//! Once a second it is looked whether the directory has a whole region again. Then the process joins the others there, with what it
+//! holds. Not one whose memory descriptors keep: their marks name the place that it had, and nobody would find them.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use ration_contract::Settings;
 use ration_region::{Compute, Gpu, Member, Region};
 
-use super::{Asked, Slice, lent};
+use super::join::join_again;
+use super::{Asked, Slice, lent, marks};
 use crate::{ledger, log};
 
 /// Where this process is counted.
 pub struct Seat {
     member: AtomicPtr<Member>,
     is_shared: AtomicBool,
+    /// Where it was at first, if others can come there.
+    directory: Option<String>,
 }
 
 impl Seat {
-    pub fn new(member: Member, is_shared: bool) -> Seat {
-        Seat { member: AtomicPtr::new(Box::into_raw(Box::new(member))), is_shared: AtomicBool::new(is_shared) }
+    pub fn new(member: Member, directory: Option<String>) -> Seat {
+        let is_shared = AtomicBool::new(directory.is_some());
+        Seat { member: AtomicPtr::new(Box::into_raw(Box::new(member))), is_shared, directory }
     }
 
     #[inline]
@@ -30,8 +38,8 @@ impl Seat {
 
     /// From now on it is counted there. The old place stays, for ever: others may be in the middle of something with it, and what
     /// they do there matters to nobody.
-    fn exchange(&self, member: Member) {
-        self.is_shared.store(false, Ordering::Release);
+    fn exchange(&self, member: Member, is_shared: bool) {
+        self.is_shared.store(is_shared, Ordering::Release);
         self.member.store(Box::into_raw(Box::new(member)), Ordering::Release);
     }
 }
@@ -128,17 +136,7 @@ impl Slice {
                 // Another thread was faster.
                 return Some(member);
             }
-            self.tells_its_cap(&member, self.asked.load(Ordering::Acquire));
-            self.begin_time(&member.compute());
-            let beside = self.beside.load(Ordering::Acquire);
-            let counted = self.counted.load(Ordering::Acquire) as i64;
-            let in_figure = counted.saturating_add(self.uncounted.load(Ordering::Acquire));
-            member.charge(u64::try_from(in_figure).unwrap_or(0));
-            member.charge(self.unlearned.load(Ordering::Acquire));
-            member.charge(beside);
-            member.holds_beside(beside);
-            member.set_lent(lent::of(self));
-            self.seat.exchange(member);
+            self.moves(member, false);
             ledger::LOSSES.fetch_add(1, Ordering::Relaxed);
             log::warn!(
                 "GPU {}: the region was damaged or cut short. This process is held to the whole limit by itself",
@@ -148,5 +146,66 @@ impl Slice {
         });
         drop(unused);
         true
+    }
+
+    /// From now on it is counted there, with what it holds. To be called while nobody else is settling.
+    fn moves(&self, member: Member, is_shared: bool) {
+        self.tells_its_cap(&member, self.asked.load(Ordering::Acquire));
+        self.begin_time(&member.compute());
+        let beside = self.beside.load(Ordering::Acquire);
+        let counted = self.counted.load(Ordering::Acquire) as i64;
+        let in_figure = counted.saturating_add(self.uncounted.load(Ordering::Acquire));
+        member.charge(u64::try_from(in_figure).unwrap_or(0));
+        member.charge(self.unlearned.load(Ordering::Acquire));
+        member.charge(beside);
+        member.holds_beside(beside);
+        member.set_lent(lent::of(self));
+        let number = self.driver_pid.load(Ordering::Acquire);
+        if number != 0 {
+            member.set_driver_pid(number);
+        }
+        self.seat.exchange(member, is_shared);
+    }
+
+    /// Where it was once, and is no more.
+    fn away_from(&self) -> Option<&str> {
+        let is_away = !self.is_shared() || self.member().is_lost();
+        self.seat.directory.as_deref().filter(|_| is_away)
+    }
+
+    /// Goes back to the container's others, if it had to leave them and there is a whole region again. Says whether it is with them, or
+    /// never was.
+    pub(in crate::ledger) fn comes_back(&self, settings: &Settings) -> bool {
+        let Some(directory) = self.away_from() else { return true };
+        // A region in another directory of that name is another one to those who look for marks.
+        if marks::home(Some(directory)) != self.home {
+            return false;
+        }
+        let gpu = Gpu { uuid: self.uuid, total: self.total };
+        let cap = self.asked.load(Ordering::Acquire);
+        let Some(member) = join_again(&gpu, settings, cap, directory) else { return false };
+        let unused = self.settling.with(|()| {
+            if self.away_from().is_none() || member.is_lost() {
+                return Some(member);
+            }
+            let slot = member.slot();
+            let is_free = self.slot.with(|(known, is_marked)| {
+                if !*is_marked {
+                    *known = slot;
+                }
+                !*is_marked
+            });
+            if !is_free {
+                return Some(member);
+            }
+            self.moves(member, true);
+            log::warn!(
+                "GPU {}: the region is whole again. The container's processes are held to the limit together",
+                self.device
+            );
+            None
+        });
+        drop(unused);
+        self.away_from().is_none()
     }
 }
