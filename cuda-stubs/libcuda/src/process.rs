@@ -147,3 +147,8 @@ api! {
 
     export fn cuDriverGetVersion(version: Out<i32>) { version.set(driver_version() as i32) }
 }
+
+/// Calls that are to fail are known from the first one on.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static READ_FAULTS: extern "C" fn() = sim_world::fault::read;

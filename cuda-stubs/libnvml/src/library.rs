@@ -178,3 +178,8 @@ nvml! {
         USES.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map(drop).map_err(|_| NVML_ERROR_UNINITIALIZED)
     }
 }
+
+/// Calls that are to fail are known from the first one on.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static READ_FAULTS: extern "C" fn() = sim_world::fault::read;

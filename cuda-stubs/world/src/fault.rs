@@ -46,13 +46,18 @@ impl Fault {
     }
 }
 
+static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
+
+/// Reads the setting, when the library is loaded: a child that is forked while another thread reads it would wait for that thread for
+/// ever. One that is not understood is told of by whoever starts.
+pub extern "C" fn read() {
+    let _ = FAULT.set(Fault::from_env(|name| std::env::var(name).ok()).ok().flatten());
+}
+
 /// The code with which a call fails, of which there were so many of this function before.
 #[inline]
 pub fn of_call(index: usize, before: u64) -> Option<u32> {
-    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
-    // One that is not understood is told of by whoever starts.
-    let fault = FAULT.get_or_init(|| Fault::from_env(|name| std::env::var(name).ok()).ok().flatten());
-    fault.as_ref().and_then(|fault| fails(fault, index, before))
+    FAULT.get().and_then(Option::as_ref).and_then(|fault| fails(fault, index, before))
 }
 
 #[cold]
