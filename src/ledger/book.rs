@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::lent::{self, Keepers};
 use super::marks::{self, FileId};
@@ -69,6 +69,7 @@ pub fn forget_the_parent() {
 /// An allocation of device memory, found at an address. Pieces smaller than a block share blocks, and the address tells
 /// which; larger ones have blocks of their own.
 pub fn keep_linear(hold: Hold, slice: &'static Slice, context: CUcontext, address: u64, bytes: u64) {
+    let began = hold.gone();
     let kind = if bytes >= BLOCK {
         let bytes = super::slice::in_blocks(bytes);
         hold.keep(bytes);
@@ -84,12 +85,32 @@ pub fn keep_linear(hold: Hold, slice: &'static Slice, context: CUcontext, addres
         Kind::Piece(block)
     };
     put(address, Entry { slice, context: context as usize, kind });
+    may_be_gone(slice, began);
 }
 
 /// Something with memory of its own, known by its handle.
 pub fn keep_whole(hold: Hold, slice: &'static Slice, context: CUcontext, handle: u64, bytes: u64) {
+    let began = hold.gone();
     hold.keep(bytes);
     put(handle, Entry { slice, context: context as usize, kind: Kind::Whole(bytes) });
+    may_be_gone(slice, began);
+}
+
+/// How many contexts are gone.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// How many contexts are gone.
+#[inline]
+pub fn gone() -> u64 {
+    GONE.load(Ordering::SeqCst)
+}
+
+/// Something was put into the books that was asked for when so many contexts were gone. If another thread has let its context go
+/// meanwhile, it may have come too late to be taken out with it: what the driver holds tells.
+fn may_be_gone(slice: &Slice, began: u64) {
+    if gone() != began {
+        slice.is_to_be_learned();
+    }
 }
 
 /// Managed memory.
@@ -184,6 +205,8 @@ pub fn whole_of(number: u64) -> Option<u64> {
 
 /// The context is gone, and all that lived in it.
 pub fn refund_context(context: CUcontext) {
+    // Before the look: who puts something in after it finds this.
+    GONE.fetch_add(1, Ordering::SeqCst);
     let gone: Vec<(u64, Entry)> = ENTRIES.with(|entries| {
         let numbers: Vec<u64> =
             entries.iter().filter(|(_, entry)| entry.context == context as usize).map(|(number, _)| *number).collect();

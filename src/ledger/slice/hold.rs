@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ration_region::Member;
 
 use super::Slice;
-use crate::ledger::Changing;
+use crate::ledger::{Changing, book};
 use crate::thread::Thread;
 
 /// Bytes that are reserved, until the driver has answered.
@@ -15,6 +15,8 @@ pub struct Hold {
     /// Where they are.
     member: &'static Member,
     bytes: u64,
+    /// How many contexts were gone when it began.
+    gone: u64,
 }
 
 impl Hold {
@@ -23,7 +25,12 @@ impl Hold {
         if let Some(thread) = Thread::attached() {
             thread.under_way.reserves(slice, bytes);
         }
-        Hold { slice, member, bytes }
+        Hold { slice, member, bytes, gone: book::gone() }
+    }
+
+    /// How many contexts were gone when it began.
+    pub fn gone(&self) -> u64 {
+        self.gone
     }
 
     /// It ends, by this thread, which began it.
