@@ -19,6 +19,15 @@ use support::preload::{Bench, Trial, parse, totals};
 const CAP: u64 = 2 * GIB;
 /// So far may what is told be from what is held: a block.
 const NEAR: u64 = 2 * MIB;
+/// And so much more may be told where one thread resets a context in which others are being given memory: some of what they would have
+/// had stays counted. Never less.
+const OF_RESETS: u64 = 256 * MIB;
+
+/// Whether what is told is what is held.
+fn is_told(told: u64, held: u64, args: &[&str]) -> bool {
+    let more = if args == ["resets"] { OF_RESETS } else { NEAR };
+    (held.saturating_sub(NEAR)..=held + more).contains(&told)
+}
 
 /// A program of a container with a cap and a limit, and another container that wants the GPU too.
 struct Both {
@@ -57,12 +66,12 @@ impl Both {
 fn survives(bench: &Bench, program: &str, switch: &str, limit: &str, args: &[&str]) -> Result<(), String> {
     let mut both = Both::start(bench, program, switch, limit, args);
     let (told, held, peak) = both.says("full")?;
-    if peak > CAP || held * 100 < CAP * 98 || told.abs_diff(held) > NEAR {
+    if peak > CAP || told * 100 < CAP * 98 || !is_told(told, held, args) {
         return Err(format!("full: holds {held}, at most {peak}, and is told {told}"));
     }
     both.session.tell("on");
     let (told, held, peak) = both.says("empty")?;
-    if peak > CAP || told.abs_diff(held) > NEAR {
+    if peak > CAP || !is_told(told, held, args) {
         return Err(format!("empty: holds {held}, at most {peak}, and is told {told}"));
     }
     both.session.tell("on");

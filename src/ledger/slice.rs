@@ -464,13 +464,15 @@ impl Slice {
     pub fn learn(&self, changing: &Changing) {
         for _ in 0..3 {
             let found = self.member().found();
+            // Before the look: who finds something to be learned after it says so, and that is to stand.
+            let was_stale = self.stale.swap(0, Ordering::AcqRel);
             let Some((truth, counted)) = changing.alone(|| {
                 let counted = self.counted.load(Ordering::Acquire);
                 Some((truth::of_this_process(self, counted > 0)?, counted))
             }) else {
+                self.stale.fetch_max(was_stale, Ordering::AcqRel);
                 continue;
             };
-            self.stale.store(0, Ordering::Release);
             self.settling.with(|()| {
                 let uncounted = truth as i64 - counted as i64;
                 let change = uncounted - self.uncounted.swap(uncounted, Ordering::AcqRel);
