@@ -14,7 +14,7 @@ mod registry;
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ration_policy::tuning::SLOW;
 
@@ -151,19 +151,12 @@ pub fn set_slice(device: CUdevice, microseconds: u64) -> Result<(), Trouble> {
 
 /// Whether the channels of a GPU can be driven, as far as is known without trying.
 pub fn is_drivable(device: CUdevice) -> Result<(), Trouble> {
-    let told = REGISTRY.with(|registry| registry.is_drivable(device));
-    if told.is_ok() {
-        THERE.fetch_or(1 << (device % 64), Ordering::Relaxed);
-    }
-    told
+    REGISTRY.with(|registry| registry.looks_drivable(device))
 }
 
-/// By bit: GPUs of which channels were seen at some time.
-static THERE: AtomicU64 = AtomicU64::new(0);
-
-/// Whether there were channels of a GPU before, when it was last asked whether they can be driven.
+/// Whether there were channels of a GPU at some time.
 pub fn were_there(device: CUdevice) -> bool {
-    THERE.load(Ordering::Relaxed) >> (device % 64) & 1 != 0
+    REGISTRY.with(|registry| registry.were_there(device))
 }
 
 /// How often the channels of this process have changed: whoever put them off looks again when it has moved.
@@ -181,7 +174,6 @@ fn is_slow(call: impl FnOnce() -> Result<(), Trouble>) -> Result<bool, Trouble> 
 /// In a forked child: the channels are its parent's, and so is the descriptor.
 pub fn forget_the_parent() {
     REGISTRY.renew(Registry::new());
-    THERE.store(0, Ordering::Relaxed);
 }
 
 impl Registry {

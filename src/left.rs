@@ -5,7 +5,7 @@
 //! stay half done for it, nor may it end the process, which would have gone on without us:
 //!
 //! - **Cancellation** is put off for the length of an op: a thread that is to be cancelled is so at the next point of the program's
-//!   own at which that can happen. Otherwise the C library would unwind our frames at any instruction of theirs.
+//!   own at which that can happen. See [`cancel`].
 //! - **Unwinding** for `pthread_exit` goes past our frames. Those between the op's beginning ([`within`]) and the driver's
 //!   function ([`away`]) have destructors and a firewall for panics, neither of which is made for it. So the frame of [`away`] tells
 //!   whoever unwinds that it was called by whoever called [`within`]. What runs between the two is never seen.
@@ -20,6 +20,8 @@
 //! What remains: a handler that ends its thread at an instruction of ours, not of the driver's. It does so in the middle of
 //! something that nobody may leave by POSIX's rules; the driver's own code is no better.
 
+mod cancel;
+
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -31,14 +33,16 @@ use crate::steer::Gate;
 use crate::sys;
 use crate::thread::Thread;
 
+use cancel::Cancel;
+
 /// What a thread has under way. Written by that thread alone; others read what is atomic in it.
 pub struct UnderWay {
     /// Where the frame of its op is. 0: it is in none.
     frame: Cell<usize>,
     /// How many it has left.
     times: Cell<u32>,
-    /// Whether it could be cancelled before.
-    cancel: Cell<c_int>,
+    /// Whether it may be cancelled.
+    pub cancel: Cancel,
     /// It waits for the GPU, so many times over.
     pub waits: AtomicU32,
     /// The gate that it waits at.
@@ -219,9 +223,6 @@ type Work = unsafe extern "C-unwind" fn(*mut c_void);
 unsafe extern "C-unwind" {
     fn ration_within(work: Work, data: *mut c_void, frame: *mut usize) -> usize;
     fn ration_away(work: Work, data: *mut c_void, frame: usize);
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
-    fn pthread_testcancel();
 }
 
 unsafe extern "C" {
@@ -255,10 +256,9 @@ pub fn within<T: Copy>(thread: &'static Thread, work: impl FnOnce() -> T) -> Opt
             return None;
         }
         put_right(thread);
-        let_cancel(own.cancel.get());
+        own.cancel.ends();
     }
-    let before = put_off_cancellation();
-    own.cancel.set(before);
+    let ends = own.cancel.begins();
     let mut job = Job(Some(work), None);
     // SAFETY: a job of the types that it is taken for, which lives as long as the call; the frame's address goes to this thread's
     // own word.
@@ -267,7 +267,9 @@ pub fn within<T: Copy>(thread: &'static Thread, work: impl FnOnce() -> T) -> Opt
     if own.frame.get() == frame {
         own.frame.set(0);
     }
-    let_cancel(before);
+    if ends {
+        own.cancel.ends();
+    }
     job.1
 }
 
@@ -329,39 +331,6 @@ fn is_running(frame: usize) -> bool {
     search.is_found
 }
 
-const DISABLE: c_int = 1;
-/// Cancelled where the program waits, and not anywhere.
-const DEFERRED: c_int = 0;
-
-/// Nobody is cancelled from now on; says whether that could be before.
-#[inline]
-fn put_off_cancellation() -> c_int {
-    // Where there are no threads, an old C library answers without writing.
-    let mut before = 0;
-    // SAFETY: this thread's own state, and a place to write to. Makes no system call.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    before
-}
-
-/// As before. May end the thread, if it asked to be cancelled anywhere.
-#[inline]
-fn let_cancel(before: c_int) {
-    if before == DISABLE {
-        return;
-    }
-    let (mut kind, mut now) = (DEFERRED, 0);
-    // SAFETY: as above. What unwinds from here finds no frame of ours with anything to do.
-    unsafe {
-        // At any instruction, that of this one too; but some releases of glibc then tell whoever joins the thread that it returned.
-        pthread_setcanceltype(DEFERRED, &raw mut kind);
-        pthread_setcancelstate(before, &raw mut now);
-        if kind != DEFERRED {
-            pthread_testcancel();
-            pthread_setcanceltype(kind, &raw mut now);
-        }
-    }
-}
-
 /// The thread has left an op without returning from it: nothing of it is under way any more.
 #[cold]
 fn put_right(thread: &'static Thread) {
@@ -397,6 +366,7 @@ pub fn ends(thread: &'static Thread) {
     if thread.under_way.frame.get() != 0 {
         put_right(thread);
     }
+    thread.under_way.cancel.is_nobodys();
 }
 
 /// In a forked child: what was under way was the parent's. Of this thread, the op may still run.
@@ -409,7 +379,10 @@ pub fn forget_the_parent(thread: &Thread, is_mine: bool) {
     own.looks.set(false);
     own.turn.set(std::ptr::null());
     own.reserved.set((std::ptr::null(), 0));
-    if !is_mine {
+    if is_mine {
+        own.cancel.forget_the_note();
+    } else {
         own.frame.set(0);
+        own.cancel.is_nobodys();
     }
 }

@@ -142,6 +142,7 @@ impl Thread {
         }
         process::begin();
         let thread = Thread::used_before().or_else(Thread::mapped)?;
+        thread.under_way.cancel.is_mine();
         give_back_at_exit(thread);
         // SAFETY: this thread's own word.
         unsafe { word().write(std::ptr::from_ref(thread).cast_mut()) };

@@ -109,6 +109,12 @@ fn threads_that_are_cancelled_in_a_call_leave_nothing_behind() {
     all_survive("50%", &[&["cancel", "deferred"], &["cancel", "anywhere"]]);
 }
 
+/// Cancellation is put off from the first one on: the call that it comes into began before that was known.
+#[test]
+fn the_first_thread_of_a_process_to_be_cancelled_leaves_nothing_behind() {
+    all_survive("50%", &[&["first", "deferred"], &["first", "anywhere"]]);
+}
+
 #[test]
 fn who_jumps_out_of_a_wait_keeps_its_limits() {
     all_survive("50%", &[&["jump", "here"], &["jump", "deep"], &["jump", "aside"], &["jump", "handler"], &["context"]]);

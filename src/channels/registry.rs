@@ -132,6 +132,12 @@ pub struct Registry {
     drivers_own: bool,
     /// Moves when compute channels come or go.
     pub generation: u64,
+    /// By bit: GPUs of which compute channels were there at some time.
+    there: u64,
+}
+
+fn bit(device: CUdevice) -> u64 {
+    1 << (device % 64)
 }
 
 impl Registry {
@@ -144,6 +150,7 @@ impl Registry {
             shared: false,
             drivers_own: false,
             generation: 0,
+            there: 0,
         }
     }
 
@@ -161,7 +168,10 @@ impl Registry {
             Seen::Channel { client, parent, object } => {
                 // A channel of its own hangs on the device; it has no slice to share and is none of ours.
                 let is_on_device = self.subdevices.iter().any(|it| it.client == client && it.device == parent);
-                if self.groups.iter().any(|group| group.client == client && group.object == parent) {
+                if let Some(group) = self.groups.iter().find(|it| it.client == client && it.object == parent) {
+                    if abi::COMPUTE_ENGINES.contains(&group.engine) {
+                        self.there |= group.ordinal.map_or(0, bit);
+                    }
                     self.channels.push(Channel { client, group: parent, object });
                     self.generation += 1;
                 } else if !is_on_device {
@@ -236,6 +246,18 @@ impl Registry {
         }
     }
 
+    /// As [`Registry::is_drivable`]. Of channels that were made on nobody knows which GPU, that is only known by this.
+    pub fn looks_drivable(&mut self, device: CUdevice) -> Result<(), Trouble> {
+        self.is_drivable(device)?;
+        self.there |= bit(device);
+        Ok(())
+    }
+
+    /// Whether there are compute channels of a GPU, or were. A context may have come and gone before anybody asked.
+    pub fn were_there(&self, device: CUdevice) -> bool {
+        self.there & bit(device) != 0
+    }
+
     /// What to tell the module so that a GPU's compute channels go off or on: a list for each client, and more where one is full.
     pub fn switches(&self, device: CUdevice, on: bool) -> Vec<List> {
         let mut lists: Vec<List> = Vec::new();
@@ -303,6 +325,7 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thread::Thread;
 
     const CLIENT: u32 = 0xc1d0_0026;
 
@@ -321,6 +344,25 @@ mod tests {
         registry.note(&Seen::Client(CLIENT), 8, None);
         registry.note(&Seen::Subdevice { client: CLIENT, device: 2, object: 3 }, 8, None);
         registry
+    }
+
+    #[test]
+    fn channels_that_went_before_anybody_asked_were_there() {
+        let mut registry = fresh();
+        {
+            let _making = Thread::attach().expect("a block").makes(1);
+            with_a_context(&mut registry, 0x5c00_0010);
+        }
+        registry.forget(CLIENT, CLIENT);
+        assert_eq!(registry.looks_drivable(1), Err(Trouble::Unseen));
+        assert!(registry.were_there(1) && !registry.were_there(0));
+        // Nobody knows of which GPU these are, but while they are there they are of the only one.
+        let mut registry = fresh();
+        with_a_context(&mut registry, 0x5c00_0010);
+        assert!(!registry.were_there(0));
+        assert_eq!(registry.looks_drivable(0), Ok(()));
+        registry.forget(CLIENT, CLIENT);
+        assert!(registry.were_there(0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 /*
  * Calls of the driver that a program leaves without returning from them, and what it can do afterwards.
  *   left cancel HOW     threads are cancelled in a call, `deferred` or `anywhere`: waiting, launching, taking and giving back memory
+ *   left first HOW      processes, one after the other, each of which cancels one thread at some moment of its calls
  *   left held           a handler jumps out of launches that wait at a limit
  *   left jump WHERE     a handler jumps out of a wait; from then on memory is asked for in the same frame (`here`), in one far
  *                       below (`deep`), on a stack of its own (`aside`), or by a handler on such a stack (`handler`)
@@ -115,6 +116,30 @@ static void cancel(void) {
         MUST(how == PTHREAD_CANCELED);
     }
     OK(cuCtxSynchronize());
+}
+
+static void first(void) {
+    for (int round = 0; round < 24; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (!child) {
+            pthread_t thread;
+            void *how;
+            begin();
+            /* A slice's first launches may go straight to the driver, and the simulated one can bear to be cancelled anywhere no better
+             * than another. */
+            MUST(!pthread_create(&thread, NULL, victim, (void *)(long)(is_anywhere || round % 2 ? ALLOCATES : LAUNCHES)));
+            while (!begun) usleep(100);
+            usleep(1000 + 137 * round);
+            MUST(!pthread_cancel(thread));
+            MUST(!pthread_join(thread, &how));
+            MUST(how == PTHREAD_CANCELED);
+            _exit(0);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0) == child);
+        MUST(status == 0);
+    }
 }
 
 /* --------------------------------------------------------------------------------------------------------- jump */
@@ -251,10 +276,12 @@ static void end(void) {
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "", *how = argc > 2 ? argv[2] : "";
+    is_anywhere = !strcmp(how, "anywhere");
+    if (!strcmp(mode, "first")) first();
     begin();
     if (!strcmp(mode, "cancel")) {
-        is_anywhere = !strcmp(how, "anywhere");
         cancel();
+    } else if (!strcmp(mode, "first")) {
     } else if (!strcmp(mode, "jump")) {
         if (!strcmp(how, "handler")) use_signal_stack();
         jump();
