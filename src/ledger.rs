@@ -27,7 +27,7 @@ use ration_contract::Settings;
 
 use crate::abi::cuda::CUdevice;
 use crate::thread::{Tally, Thread};
-use crate::{entry, left, log, sys};
+use crate::{entry, left, log, steer, sys};
 
 pub use slice::Slice;
 
@@ -104,6 +104,10 @@ pub fn check(changing: &Changing) {
         // A slice that cannot be had as it should be says so when it is made.
         for device in 0..CUdevice::try_from(gpus.len()).unwrap_or(0) {
             let _ = of(device, changing);
+        }
+        if all().next().is_some() {
+            // Whoever only copies would never look whether its region is lost.
+            steer::begin();
         }
     }
 }

@@ -162,6 +162,11 @@ impl Steer {
     }
 }
 
+/// From now on slices are looked after, whether anything is launched or not.
+pub fn begin() {
+    controller::start();
+}
+
 /// A context may be about to go: the driver waits for its work, so the process is on the GPU until [`after_leaving`].
 pub fn before_leaving(context: CUcontext) {
     if let Some(thread) = Thread::attached() {

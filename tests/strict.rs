@@ -178,6 +178,21 @@ fn nothing_more_is_had_when_the_region_is_lost_and_all_can_be_given_back() {
     scene.end("RATION_STRICT");
 }
 
+/// It neither launches anything nor asks for memory, and has no limit that anybody would steer it for.
+#[test]
+fn who_only_copies_notices_that_the_region_is_lost() {
+    let mut scene = Scene::begin(&[("RATION_MEMORY", "2GiB"), ("RATION_STRICT", "1")]);
+    assert_eq!(scene.init, 0);
+    scene.ask("hold");
+    assert!(scene.ask("copy").iter().all(|(_, code)| *code == 0));
+    damage(&scene.regions);
+    std::thread::sleep(Duration::from_millis(300));
+    let copied = scene.ask("copy");
+    assert!(copied.len() == 3 && copied.iter().all(|(_, code)| *code == NO), "{copied:?}");
+    scene.everything_is_refused();
+    scene.end("RATION_STRICT");
+}
+
 #[test]
 fn threads_in_the_middle_of_calls_are_refused_from_one_call_on() {
     let mut scene = Scene::begin(&[("RATION_MEMORY", "2GiB"), ("RATION_STRICT", "1")]);

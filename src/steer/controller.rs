@@ -1,6 +1,6 @@
 //! The controller: a thread of this process that looks at what the GPU has done, and drives the channels.
 //!
-//! It starts with the first launch in a slice, sleeps while there is nothing to steer, records nothing into any stream, and is
+//! It starts with the first launch in a slice (with `cuInit`, where `RATION_STRICT` wants to know of a region that is lost), sleeps while there is nothing to steer, records nothing into any stream, and is
 //! gone when the process is. A fork leaves it behind, and the child's first launch starts another. At `exit` it puts the
 //! channels on and stops, before the driver's own destructors run.
 

@@ -5,7 +5,9 @@
  *
  * It says `cuInit CODE` and `ready`, and does as it is told, line by line; the last line of each answer is `done`:
  *
- *   prepare     what the rest needs: a context, memory of all kinds, a module, a graph; kernels, so that it is known to steering
+ *   hold        what the rest needs: a context, memory of all kinds, a module, a graph. Nothing is launched
+ *   prepare     the same; and kernels, so that it is known to steering
+ *   copy        copies and fills, and nothing else: `NAME CODE` each
  *   try         each of the calls that take something, with arguments that the driver would accept: `NAME CODE` each
  *   row NAME    one by its name, if the driver has it, with no arguments to speak of: `NAME CODE`
  *   busy MS     four threads allocate, fill, launch, copy and free for so long: `busy CALLS REFUSED MORE`, where MORE counts the calls
@@ -76,7 +78,7 @@ static CUDA_KERNEL_NODE_PARAMS of_kernel(void) {
 
 static CUresult launch(void) { return cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL); }
 
-static void prepare(void) {
+static void hold(void) {
     CUDA_KERNEL_NODE_PARAMS params = of_kernel();
     DO(cuDevicePrimaryCtxRetain(&context, 0));
     DO(cuCtxSetCurrent(context));
@@ -100,8 +102,18 @@ static void prepare(void) {
     DO(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
     DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
     DO(cuGraphCreate(&allocating, 0));
+}
+
+static void prepare(void) {
+    hold();
     for (int i = 0; i < 3; i++) DO(launch());
     DO(cuStreamSynchronize(stream));
+}
+
+static void copy(void) {
+    SAY(cuMemcpyDtoD_v2, other, linear, MIB);
+    SAY(cuMemcpyHtoDAsync_v2, linear, text, MIB, stream);
+    SAY(cuMemsetD8Async, linear, 1, MIB, stream);
 }
 
 static void try_memory(void) {
@@ -295,7 +307,9 @@ int main(void) {
         *name = 0;
         MUST(sscanf(line, "%15s %95s", what, name) >= 1);
         if (!strcmp(what, "quit")) break;
-        if (!strcmp(what, "prepare")) prepare();
+        if (!strcmp(what, "hold")) hold();
+        else if (!strcmp(what, "prepare")) prepare();
+        else if (!strcmp(what, "copy")) copy();
         else if (!strcmp(what, "try")) try_memory(), try_code(), try_work(), try_contexts();
         else if (!strcmp(what, "row")) row(name);
         else if (!strcmp(what, "busy")) keep_busy(atof(name) / 1e3);
