@@ -151,7 +151,7 @@ pub struct Did {
     pub switches: Vec<u64>,
 }
 
-fn ready(command: &mut Command) -> Session {
+pub fn ready(command: &mut Command) -> Session {
     let mut session = Session::start(command, PATIENCE);
     session.until("ready").expect("it starts");
     session

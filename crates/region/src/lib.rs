@@ -38,7 +38,7 @@ pub use layout::{LONGEST_NAME, MAJOR, MINOR};
 pub use ledger::Full;
 pub use memory::rescue;
 pub use region::{Member, Region};
-pub use steering::{Facts, Lease, Neighbourhood, Present};
+pub use steering::{Facts, Heard, Lease, Neighbourhood, Present};
 pub use sys::{futex_wait, futex_wake, start_thread, with_no_handler};
 pub use view::{ContainerView, Dead, Name, ProcessView};
 

@@ -2,12 +2,13 @@
 //!
 //! Every word is written by its owner alone: a process writes its facts, a container's processes write its lease word and its
 //! virtual time. Everybody reads all of them. A liar lies about itself only, and nobody is believed for longer than its words
-//! are fresh.
+//! are fresh, by the clock of who reads them ([`Heard`]).
 //!
 //! **Leases.** A container's lease word says to whom it gave the GPU, and how many leases there had been. The newest word says
 //! who holds it now. The holder passes it on by writing its own word, which is what those who wait sleep on. Where the newest names somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by
 //! naming itself.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use ration_policy::steer::{self, Peer};
@@ -15,7 +16,7 @@ use ration_policy::tuning::{FRESH, LEASE, SILENT};
 use ration_policy::{Priority, Share};
 
 use crate::compute::{Compute, priority, word};
-use crate::layout::{CONTAINERS, LIVE, Process};
+use crate::layout::{CONTAINERS, LIVE, PROCESSES, Process};
 use crate::life::is_held;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::sys;
@@ -95,7 +96,7 @@ pub struct Present {
     pub virtual_time: u64,
     /// Any of its processes is on the GPU.
     pub is_on: bool,
-    /// When it last said anything.
+    /// When it last said anything, by the caller's clock.
     pub said: u64,
 }
 
@@ -152,6 +153,49 @@ impl Neighbourhood {
     }
 }
 
+/// When others said what they say, by the clock of who listens.
+///
+/// Theirs may be another one: containers have time namespaces, and a word may say anything. Where it is the same one, what they wrote
+/// is it.
+pub struct Heard([Cell<Word>; PROCESSES]);
+
+/// When a process last said something: by its clock, and by the listener's.
+#[derive(Clone, Copy)]
+struct Word {
+    theirs: u64,
+    ours: u64,
+}
+
+impl Heard {
+    /// Nothing yet.
+    pub const fn new() -> Heard {
+        Heard([const { Cell::new(Word { theirs: 0, ours: 0 }) }; PROCESSES])
+    }
+
+    /// When a process spoke that says it last did so at `theirs`.
+    fn at(&self, process: usize, theirs: u64, now: u64) -> u64 {
+        let Some(word) = self.0.get(process) else { return 0 };
+        let before = word.get().theirs;
+        if before != theirs {
+            let is_near = theirs <= now && now - theirs < FRESH;
+            let ours = match before {
+                _ if is_near => theirs,
+                // It may have been dead for long: it is heard of when it says something else.
+                0 => 0,
+                _ => now,
+            };
+            word.set(Word { theirs, ours });
+        }
+        word.get().ours
+    }
+}
+
+impl Default for Heard {
+    fn default() -> Heard {
+        Heard::new()
+    }
+}
+
 /// The newest lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
@@ -162,6 +206,27 @@ pub struct Lease {
     /// Where the next one will be written, and what stands there now: the holder writes it, or who takes it for want of one.
     watch: usize,
     word: u64,
+}
+
+/// A process that has said something of late: when, by the listener's clock and by its own.
+struct Speaking<'a> {
+    index: usize,
+    process: &'a Process,
+    at: u64,
+    theirs: u64,
+}
+
+impl Speaking<'_> {
+    fn word(&self, which: usize) -> u64 {
+        said(self.process, which).load(SeqCst)
+    }
+
+    /// For how long it has had nothing under way.
+    fn quiet(&self, now: u64) -> u64 {
+        let worked = self.word(of_process::WORKED);
+        let (since, before) = (worked.saturating_sub(self.theirs), self.theirs.saturating_sub(worked));
+        now.saturating_sub(self.at).saturating_add(before).saturating_sub(since)
+    }
 }
 
 /// One of a process's words.
@@ -215,17 +280,23 @@ impl Compute<'_> {
         said(own, of_process::SAID).store(0, SeqCst);
     }
 
-    /// The processes of a container that have said something of late.
-    fn speaking(&self, container: usize, now: u64) -> impl Iterator<Item = (usize, &Process)> {
-        self.table.members_of(container).filter(move |(_, process)| {
-            let at = said(process, of_process::SAID).load(SeqCst);
-            at != 0 && now.saturating_sub(at) < FRESH && is_held(&process.life)
+    /// The processes of a container that have said something of late, and when.
+    fn speaking(&self, container: usize, heard: &Heard, now: u64) -> impl Iterator<Item = Speaking<'_>> {
+        self.table.members_of(container).filter_map(move |(index, process)| {
+            let theirs = said(process, of_process::SAID).load(SeqCst);
+            if theirs == 0 {
+                return None;
+            }
+            let at = heard.at(index, theirs, now);
+            let is_there = now.saturating_sub(at) < FRESH && is_held(&process.life);
+            is_there.then_some(Speaking { index, process, at, theirs })
         })
     }
 
     /// Whether this process speaks for its container: of those that do, the first.
-    pub fn is_leader(&self, now: u64) -> bool {
-        self.speaking(self.place.container, now).next().is_none_or(|(index, _)| index == self.place.process)
+    pub fn is_leader(&self, heard: &Heard, now: u64) -> bool {
+        let mut speaking = self.speaking(self.place.container, heard, now);
+        speaking.next().is_none_or(|first| first.index == self.place.process)
     }
 
     fn weight_of(&self, container: usize) -> Share {
@@ -247,15 +318,15 @@ impl Compute<'_> {
     }
 
     /// Everybody who is there.
-    pub fn neighbourhood(&self, now: u64) -> Neighbourhood {
+    pub fn neighbourhood(&self, heard: &Heard, now: u64) -> Neighbourhood {
         let present = |container: usize| {
             if self.table.containers[container].state.load(SeqCst) != LIVE {
                 return None;
             }
             let read = |which: usize| self.at(container, which).load(SeqCst);
             let mut present: Option<Present> = None;
-            for (_, process) in self.speaking(container, now) {
-                let read_it = |which: usize| said(process, which).load(SeqCst);
+            for speaking in self.speaking(container, heard, now) {
+                let read_it = |which: usize| speaking.word(which);
                 let it = present.get_or_insert(Present {
                     index: container,
                     peer: Peer {
@@ -280,20 +351,20 @@ impl Compute<'_> {
                 it.peer.wants |= flags & WANTS != 0;
                 it.peer.fills |= flags & FILLS != 0;
                 it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
-                it.peer.quiet = it.peer.quiet.min(now.saturating_sub(read_it(of_process::WORKED)));
+                it.peer.quiet = it.peer.quiet.min(speaking.quiet(now));
                 it.peer.batches &= flags & BATCHES != 0;
                 it.is_on |= flags & IS_ON != 0;
                 if flags & URGENT != 0 {
                     it.peer.priority = Priority::Latency;
                 }
-                it.said = it.said.max(read_it(of_process::SAID));
+                it.said = it.said.max(speaking.at);
             }
             present
         };
         let own = self.place.container;
-        let works = |process: &Process| said(process, of_process::FLAGS).load(SeqCst) & PENDING != 0;
-        let processes = self.speaking(own, now).count() as u32;
-        let siblings = self.speaking(own, now).filter(|(_, process)| works(process)).count() as u32;
+        let works = |it: &Speaking<'_>| it.word(of_process::FLAGS) & PENDING != 0;
+        let processes = self.speaking(own, heard, now).count() as u32;
+        let siblings = self.speaking(own, heard, now).filter(works).count() as u32;
         Neighbourhood { all: std::array::from_fn(present), own, processes, siblings }
     }
 

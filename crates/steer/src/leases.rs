@@ -54,7 +54,7 @@ impl State {
         }
         if !takes || !others_want {
             if let Some(held) = self.held.take()
-                && compute.is_leader(now)
+                && compute.is_leader(&self.heard, now)
             {
                 // It may have been stopped, and for that long others have had the GPU.
                 compute.held_for(held.costs(now), compute.weight());
@@ -74,7 +74,7 @@ impl State {
         if is_mine && self.held.is_none() {
             (self.held, self.passed) = (Some(Held::new(now, length)), 0);
         }
-        if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(now) {
+        if lease.holder.is_none() && among.next(usize::MAX) == Some(among.own) && compute.is_leader(&self.heard, now) {
             compute.pass_lease(among.own, lease.number);
             (self.held, self.passed) = (Some(Held::new(now, length)), 0);
             return (true, Some(lease), now + length);
@@ -94,9 +94,9 @@ impl State {
             held.until = now + SOON + LOOK / 2;
         }
         // The next one needs a moment to come on.
-        if (now + SOON >= held.until || is_idle || is_over) && compute.is_leader(now) {
+        if (now + SOON >= held.until || is_idle || is_over) && compute.is_leader(&self.heard, now) {
             compute.held_for(held.costs(now), weight);
-            let next = compute.neighbourhood(now).next(among.own);
+            let next = compute.neighbourhood(&self.heard, now).next(among.own);
             if next.is_none_or(|next| next == among.own) {
                 *held = Held::new(now, length);
                 return (true, Some(lease), held.until);
@@ -110,7 +110,7 @@ impl State {
     }
 
     fn pass(&self, compute: &Compute<'_>, among: &Neighbourhood, now: u64) {
-        let after = compute.neighbourhood(now);
+        let after = compute.neighbourhood(&self.heard, now);
         if let Some(next) = after.next(among.own).filter(|next| *next != among.own) {
             compute.pass_lease(next, compute.lease(&after, now).number);
         }

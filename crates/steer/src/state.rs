@@ -5,7 +5,7 @@ use ration_policy::tuning::{
     CALM, DRAINED, DRAINING, FRESH, GONE, GONE_LATENCY, LONGEST_OFF, LOOK, MS, OVERLAP, SLICE, WAITING, WINDOW,
 };
 use ration_policy::{Bucket, Debt, Priority, Share};
-use ration_region::{Compute, Facts, Lease, Neighbourhood, Present};
+use ration_region::{Compute, Facts, Heard, Lease, Neighbourhood, Present};
 
 use crate::account::{Account, Look};
 use crate::demand::Demand;
@@ -18,6 +18,8 @@ use crate::{Off, Process};
 pub struct State {
     pub(crate) account: Account,
     pub(crate) demand: Demand,
+    /// When others last said something.
+    pub(crate) heard: Heard,
     /// What was done since the last look.
     pub(crate) done: u64,
     pub(crate) launches: u32,
@@ -115,6 +117,7 @@ impl State {
     /// Of a process that has launched nothing.
     pub const fn new() -> State {
         State {
+            heard: Heard::new(),
             account: Account::new(),
             demand: Demand::NEW,
             done: 0,
@@ -205,7 +208,7 @@ impl State {
         process.is_awaited(is_urgent);
         let gone = if is_urgent { GONE_LATENCY } else { GONE };
         let is_there = self.launched != 0 && now < self.launched + gone;
-        let among = compute.neighbourhood(now);
+        let among = compute.neighbourhood(&self.heard, now);
         let is_alone = among.others().next().is_none();
         self.account(compute, &among, is_alone, seen.away, !is_urgent || works, now);
         self.tell_burst(seen.answer);
@@ -220,7 +223,7 @@ impl State {
             compute.says_nothing();
         }
         // What was just said counts for this look, too.
-        let among = compute.neighbourhood(now);
+        let among = compute.neighbourhood(&self.heard, now);
         let (own, peers) = peers(&among);
         self.limit = compute.limit().min(self.due.next(own, &peers, now));
         let limit = self.limit;

@@ -18,7 +18,7 @@ impl State {
     pub fn makes_way(&self, process: &impl Process, compute: &Compute<'_>, lease: Option<&Lease>, now: u64) -> bool {
         let Some(next) = lease.and_then(|lease| lease.holder) else { return false };
         let may_wait = self.off.is_none() && process.switch().is_prompt() && now < self.passed + OVERLAP;
-        may_wait && compute.neighbourhood(now).get(next).is_some_and(|it| !it.is_on)
+        may_wait && compute.neighbourhood(&self.heard, now).get(next).is_some_and(|it| !it.is_on)
     }
 
     /// Off or on, unless it is so already.

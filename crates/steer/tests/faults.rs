@@ -117,6 +117,27 @@ fn others_have_their_shares_after_a_death_or_a_stop() {
     }
 }
 
+/// Containers may have clocks of their own (time namespaces). They have their shares, and neither who is ahead of the others nor who is
+/// behind them keeps them off the GPU when it stands still.
+#[test]
+fn clocks_that_differ_change_nothing() {
+    const HOUR: u64 = 3_600_000 * MS;
+    for (seed, ahead) in (0..9).zip([[0, HOUR, 2 * HOUR], [2 * HOUR, 0, HOUR], [HOUR, 0, 0]].into_iter().cycle()) {
+        let shapes = [Shape::DEEP, Shape::GEMM, Shape::DEEP];
+        let mut node = Node::new(&[0, 1, 2].map(|which| container([50, 25, 25][which], shapes[which])), seed);
+        node.tenants.iter_mut().zip(ahead).for_each(|(it, ahead)| it.ahead = ahead);
+        let got = outcome(&mut node, 1_000 * MS, 2_000 * MS, true).usage;
+        tell(&format!("clocks apart by {:?} hours: {got:.3?} of 0.50, 0.25, 0.25", ahead.map(|it| it / HOUR)));
+        assert!(got[0] > 0.46 && got[1..].iter().all(|got| *got > 0.22), "seed {seed}, {ahead:?}: {got:.3?}");
+        node.stop(0, 1_000 * MS);
+        node.tenants.iter_mut().for_each(|it| it.longest_off = 0);
+        let got = outcome(&mut node, 100 * MS, 800 * MS, true).usage;
+        let off = node.tenants[1..].iter().map(|it| it.longest_off).max().unwrap_or(0);
+        assert!(got[1..].iter().all(|got| *got > 0.44), "seed {seed}, {ahead:?}, stopped: {got:.3?}");
+        assert!(off < 200 * MS, "seed {seed}, {ahead:?}, stopped: off for {} ms", off / MS);
+    }
+}
+
 /// What others write into a container's words (a limit, a request, a debt of minutes) changes nothing for one that has a quota file.
 #[test]
 fn words_that_others_write_change_nothing() {

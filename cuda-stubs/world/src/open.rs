@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path as FsPath, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{MAGIC, PROC_LIVE, VERSION, WorldFile};
@@ -180,12 +181,26 @@ fn other_version() -> io::Error {
     )
 }
 
-/// CLOCK_MONOTONIC in nanoseconds: the one clock that all processes of a machine agree on.
+/// CLOCK_MONOTONIC in nanoseconds, as the machine has it: the one clock that all of its processes agree on, those in time namespaces
+/// too.
 pub fn monotonic() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the timespec it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64).wrapping_sub(ahead())
+}
+
+/// By so much this process's clock is ahead of the machine's.
+fn ahead() -> u64 {
+    static AHEAD: OnceLock<u64> = OnceLock::new();
+    *AHEAD.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        let of_monotonic = text.lines().find_map(|line| line.strip_prefix("monotonic"));
+        let mut words =
+            of_monotonic.unwrap_or_default().split_whitespace().map(|word| word.parse::<i64>().unwrap_or(0));
+        let (seconds, rest) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+        (seconds.wrapping_mul(1_000_000_000).wrapping_add(rest)) as u64
+    })
 }
 
 fn map(handle: &File) -> io::Result<&'static WorldFile> {

@@ -7,7 +7,7 @@ use ration_policy::Share;
 
 use super::{Someone, region};
 use crate::compute::Compute;
-use crate::steering::{Facts, Lease};
+use crate::steering::{Facts, Heard, Lease};
 
 const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
@@ -43,7 +43,7 @@ fn index(it: &Compute<'_>) -> usize {
 
 /// The newest lease, as one of them sees it.
 fn seen_by(it: &Compute<'_>, now: u64) -> Lease {
-    it.lease(&it.neighbourhood(now), now)
+    it.lease(&it.neighbourhood(&Heard::new(), now), now)
 }
 
 fn holder(it: &Compute<'_>, now: u64) -> Option<usize> {
@@ -88,7 +88,7 @@ fn dead_holder_loses_lease() {
         a.pass_lease(index(&a), 0);
         assert_eq!(holder(&b, NOW), Some(index(&a)));
         people[0].die();
-        assert_eq!((holder(&b, NOW), b.neighbourhood(NOW).len()), (None, 1));
+        assert_eq!((holder(&b, NOW), b.neighbourhood(&Heard::new(), NOW).len()), (None, 1));
     });
 }
 
@@ -124,15 +124,39 @@ fn only_fresh_words_count() {
     containers(|[a, b], _| {
         let late = NOW + 149 * MS;
         a.says(&FILLS, late);
-        assert_eq!(a.neighbourhood(late).len(), 2);
+        assert_eq!(a.neighbourhood(&Heard::new(), late).len(), 2);
         let later = NOW + 150 * MS;
-        let among = a.neighbourhood(later);
+        let among = a.neighbourhood(&Heard::new(), later);
         assert_eq!((among.len(), among.get(index(&b)), among.others().count()), (1, None, 0));
         b.says(&FILLS, later);
-        assert_eq!(a.neighbourhood(later).len(), 2);
+        assert_eq!(a.neighbourhood(&Heard::new(), later).len(), 2);
         b.says_nothing();
-        assert_eq!(a.neighbourhood(later).len(), 1);
+        assert_eq!(a.neighbourhood(&Heard::new(), later).len(), 1);
     });
+}
+
+/// Containers have time namespaces: another's clock may say anything. What counts is when it was heard, by the listener's own.
+#[test]
+fn words_by_another_clock_count_for_as_long_as_those_by_ones_own() {
+    for theirs in [NOW + 3_600_000 * MS, 1, u64::MAX - 200 * MS] {
+        containers(|[a, b], _| {
+            let heard = Heard::new();
+            let is_there = |now: u64| {
+                a.says(&FILLS, now);
+                a.neighbourhood(&heard, now).get(index(&b)).map(|it| (it.said, it.peer.quiet))
+            };
+            b.says(&FILLS, theirs);
+            assert_eq!(is_there(NOW), None, "it may have been dead for long");
+            b.says(&Facts { pending: false, ..FILLS }, theirs + 7 * MS);
+            assert_eq!(is_there(NOW + 10 * MS), Some((NOW + 10 * MS, 7 * MS)));
+            b.is_at_work(theirs + 9 * MS);
+            assert_eq!(is_there(NOW + 20 * MS), Some((NOW + 10 * MS, 8 * MS)));
+            assert!(is_there(NOW + 159 * MS).is_some());
+            assert_eq!(is_there(NOW + 160 * MS), None, "it said nothing else");
+            b.says(&FILLS, theirs + 8 * MS);
+            assert!(is_there(NOW + 170 * MS).is_some());
+        });
+    }
 }
 
 #[test]
@@ -157,18 +181,18 @@ fn processes_of_a_container_are_added_up() {
         },
         NOW,
     );
-    let of = |now: u64| *other.neighbourhood(now).get(index(&first)).expect("it is there");
+    let of = |now: u64| *other.neighbourhood(&Heard::new(), now).get(index(&first)).expect("it is there");
     let seen = of(NOW);
     assert_eq!((seen.peer.usage, seen.peer.wants, seen.peer.fills, seen.peer.burst), (500_000, true, true, 9));
     assert_eq!((seen.is_on, seen.said), (true, NOW));
-    assert!(first.is_leader(NOW) && !second.is_leader(NOW));
+    assert!(first.is_leader(&Heard::new(), NOW) && !second.is_leader(&Heard::new(), NOW));
     // Whoever says more than there is is believed no further than that.
     second.says(&Facts { usage: u32::MAX, ..FILLS }, NOW);
     assert_eq!(of(NOW).peer.usage, 1_000_000);
     second.says(&FILLS, NOW);
     people[0].die();
     assert_eq!(of(NOW).peer.usage, 300_000, "the dead use nothing");
-    assert!(second.is_leader(NOW));
+    assert!(second.is_leader(&Heard::new(), NOW));
 }
 
 #[test]
@@ -177,12 +201,12 @@ fn lease_goes_to_who_had_least_by_weight() {
         a.held_for(30 * MS, Share::from_ppm(750_000));
         b.held_for(20 * MS, Share::from_ppm(250_000));
         c.says(&Facts { fills: false, ..FILLS }, NOW);
-        let among = a.neighbourhood(NOW);
+        let among = a.neighbourhood(&Heard::new(), NOW);
         assert_eq!((among.wanting().count(), among.next(usize::MAX)), (2, Some(index(&a))));
         // Who comes anew has had no less than the least of the others.
         c.says(&FILLS, NOW);
-        c.joins(&c.neighbourhood(NOW));
-        let among = a.neighbourhood(NOW);
+        c.joins(&c.neighbourhood(&Heard::new(), NOW));
+        let among = a.neighbourhood(&Heard::new(), NOW);
         let time = |it: &Compute<'_>| among.get(index(it)).expect("it is there").virtual_time;
         assert_eq!((time(&c), time(&a) < time(&b)), (time(&a), true));
     });

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ration_policy::Bucket;
 use ration_policy::Priority;
 use ration_policy::Share;
-use ration_region::{Facts, Gpu, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
+use ration_region::{Facts, Gpu, Heard, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
 
 #[path = "dice.rs"]
 mod dice;
@@ -223,7 +223,7 @@ fn use_it(member: &Member, dice: &mut Dice, watch: &mut Watch) {
 
 /// Is charged for its use of the GPU, says what is so, and passes leases, whatever the words say.
 fn compute(member: &Member, dice: &mut Dice) {
-    let (compute, now) = (member.compute(), 1 + dice.bytes() / 2);
+    let (compute, now, heard) = (member.compute(), 1 + dice.bytes() / 2, Heard::new());
     match dice.below(10) {
         0 | 1 => {
             let facts = Facts { usage: dice.bytes() as u32, wants: true, fills: dice.once_in(2), ..Facts::default() };
@@ -233,13 +233,13 @@ fn compute(member: &Member, dice: &mut Dice) {
         3 => compute.charge(Bucket::new(compute.limit()), dice.bytes(), now, dice.bytes()),
         4 => compute.launched(dice.bytes(), 1),
         5 => {
-            let among = compute.neighbourhood(now);
+            let among = compute.neighbourhood(&heard, now);
             let lease = compute.lease(&among, now);
             compute.joins(&among);
             compute.pass_lease(among.next(dice.bytes() as usize).unwrap_or(dice.bytes() as usize), lease.number);
         }
         6 => {
-            let among = compute.neighbourhood(now);
+            let among = compute.neighbourhood(&heard, now);
             compute.wait_for_lease(&compute.lease(&among, now), now, now);
         }
         7 => {
@@ -252,7 +252,7 @@ fn compute(member: &Member, dice: &mut Dice) {
             compute.set_request(Some(Share::from_ppm(dice.bytes() as u32)));
             compute.set_priority(dice.pick(&[Priority::Batch, Priority::Normal, Priority::Latency]));
         }
-        _ => drop((compute.is_leader(now), Bucket::new(compute.limit()).free_at(compute.used_until(), now))),
+        _ => drop((compute.is_leader(&heard, now), Bucket::new(compute.limit()).free_at(compute.used_until(), now))),
     }
     let _ = (compute.limit(), compute.priority(), compute.gpu_time());
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use ration_policy::tuning::BATCH;
 use ration_policy::{Bucket, Priority, Share, steer};
-use ration_region::{Compute, ComputeView, Entitled, Lease, Member, Region};
+use ration_region::{Compute, ComputeView, Entitled, Heard, Lease, Member, Region};
 use ration_steer::{Fault, Off, Process, Seen, State, Switch};
 use sim_scheduler::programs::{Program, Shape, Together};
 use sim_scheduler::{Costs, Gpu, OFF_CALL, ON_CALL, US};
@@ -196,6 +196,8 @@ pub struct Tenant {
     held: bool,
     /// It is stopped, or has no processor, until then.
     still_until: u64,
+    /// By so much its clock is ahead of the node's.
+    pub ahead: u64,
     /// Since when it is off, and the longest time for which it was.
     off_since: Option<u64>,
     pub longest_off: u64,
@@ -254,6 +256,7 @@ impl Node {
             answer: 0,
             held: false,
             still_until: 0,
+            ahead: 0,
             off_since: None,
             longest_off: 0,
         });
@@ -306,7 +309,7 @@ impl Node {
                 let begun = tenant.program.rounds_begun();
                 tenant.program.step(&mut self.gpu);
                 if tenant.hand.awaited.get() && tenant.program.rounds_begun() > begun {
-                    tenant.member.as_ref().expect("it lives").compute().is_at_work(now);
+                    tenant.member.as_ref().expect("it lives").compute().is_at_work(now + tenant.ahead);
                 }
                 if is_steered {
                     self.control(which, now);
@@ -318,7 +321,7 @@ impl Node {
 
     fn effects(&mut self, which: usize, now: u64) {
         let tenant = &mut self.tenants[which];
-        for (_, call) in tenant.hand.calls.borrow_mut().extract_if(.., |(at, _)| *at <= now) {
+        for (_, call) in tenant.hand.calls.borrow_mut().extract_if(.., |(at, _)| *at <= now + tenant.ahead) {
             match call {
                 Call::On => self.gpu.on(which),
                 Call::Off => self.gpu.off(which),
@@ -347,10 +350,11 @@ impl Node {
         if now < tenant.next {
             return;
         }
-        tenant.hand.now.set(now);
+        let own = now + tenant.ahead;
+        tenant.hand.now.set(own);
         let seen = tenant.sees(&self.gpu);
-        let next = tenant.state.look(&tenant.hand, &compute, &seen, now);
-        tenant.next = next.at.max(tenant.hand.now.get()) + late;
+        let next = tenant.state.look(&tenant.hand, &compute, &seen, own);
+        tenant.next = next.at.max(tenant.hand.now.get()) - tenant.ahead + late;
         tenant.lease = next.lease;
         let together = |it: steer::Together| Together { least: it.apart, most: BATCH, late: it.late, flows: it.flows };
         tenant.program.go_together(tenant.hand.together.get().map(together));
@@ -370,7 +374,7 @@ impl Node {
     pub fn said(&self) -> Vec<(u32, bool, bool, u64)> {
         let now = self.gpu.now();
         let member = self.tenants.iter().find_map(|it| it.member.as_ref()).expect("somebody lives");
-        let among = member.compute().neighbourhood(now);
+        let among = member.compute().neighbourhood(&Heard::new(), now);
         let of = |present: &ration_region::Present| {
             let peer = present.peer;
             (peer.usage / 1000, peer.wants, peer.fills, self.gpu.slice(present.index) / US)
