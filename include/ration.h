@@ -1,9 +1,11 @@
 /*
- * The region: the file in which the processes of all containers on a node say how much of a GPU
- * they hold. Version 1.1, for whoever wants to read it without being in it: a monitor, an exporter,
- * a debugger. docs/region.md explains it.
+ * The region: the file in which the processes of a container say how much of a GPU they hold; and the
+ * public file beside it, in which the container tells everybody what it uses and wants of the GPU's
+ * time. Version 2.0, for whoever wants to read them without being in there: a monitor, an exporter, a
+ * debugger. docs/region.md explains them.
  *
- * A reader opens gpu-<uuid>.region read-only and maps RATION_SIZE bytes of it, MAP_SHARED. Then:
+ * A reader opens gpu-<uuid>.region read-only and maps RATION_SIZE bytes of it, MAP_SHARED; or
+ * gpu-<uuid>.public, and RATION_PUBLIC_SIZE bytes. Then:
  *
  * - It checks magic, RATION_MAJOR_OF(version) and the file's size, and goes no further if they are
  *   not as here. Another minor version is fine: it gives a meaning to bytes that are reserved here.
@@ -33,8 +35,8 @@ extern "C" {
 /* The first eight bytes: "rationRG". */
 #define RATION_MAGIC UINT64_C(0x47526e6f69746172)
 
-#define RATION_MAJOR 1
-#define RATION_MINOR 1
+#define RATION_MAJOR 2
+#define RATION_MINOR 0
 #define RATION_MAJOR_OF(version) ((uint16_t)(version))
 #define RATION_MINOR_OF(version) ((uint16_t)((uint32_t)(version) >> 16))
 
@@ -68,9 +70,7 @@ struct ration_header {
     /* Who is changing which slots are in use: a robust futex. */
     uint32_t lock;
     uint32_t claim_from;
-    /* Had a meaning once; nobody reads or writes it any more. */
-    uint64_t turns[7];
-    uint8_t rest[3904];
+    uint8_t rest[3960];
 };
 
 /* -- A container ------------------------------------------------------------------------------ */
@@ -103,7 +103,7 @@ struct ration_container {
     uint64_t refused;
     /* The bytes that were given back beyond what was held, by processes that have left. */
     uint64_t drift;
-    /* How often memory passed from one process to another. Since 1.1. */
+    /* How often memory passed from one process to another. */
     uint64_t passed;
     uint8_t reserved_three[24];
     uint8_t compute[512];
@@ -131,7 +131,7 @@ struct ration_process {
     uint32_t pid;
     uint32_t driver_pid;
     uint64_t pid_namespace;
-    /* Of the bytes that it holds, those that are in no figure of the driver's for it. Since 1.1. */
+    /* Of the bytes that it holds, those that are in no figure of the driver's for it. */
     uint64_t beside;
     uint8_t reserved[24];
     /* The container that it is in; 0: none. See RATION_MEMBERSHIP. */
@@ -143,18 +143,87 @@ struct ration_process {
     uint64_t pending;
     /* The bytes that it gave back beyond what it held. */
     uint64_t drift;
-    /* The bytes that others found it to hold besides: shared memory that became its own. Since 1.1. */
+    /* The bytes that others found it to hold besides: shared memory that became its own. */
     uint64_t found;
-    /* The bytes that it made and let go of, and that descriptors keep. Since 1.1. */
+    /* The bytes that it made and let go of, and that descriptors keep. */
     uint64_t lent;
-    /* The file that those are descriptors of, by device and inode; zeros: it never exported anything. Since
-     * 1.1. */
+    /* The file that those are descriptors of, by device and inode; zeros: it never exported anything. */
     uint64_t node[2];
     uint8_t compute[64];
     uint8_t reserved_three[64];
 };
 
-/* -- All of it -------------------------------------------------------------------------------- */
+/* -- A public file ---------------------------------------------------------------------------- */
+
+/* Its first eight bytes: "rationPG". */
+#define RATION_PUBLIC_MAGIC UINT64_C(0x47506e6f69746172)
+#define RATION_PUBLIC_SIZE 36864
+#define RATION_PAGES_AT 4096
+
+struct ration_public_header {
+    uint64_t magic;
+    /* As a region's, as are the GPU and the boot. */
+    uint32_t version;
+    uint32_t header_size;
+    uint64_t size;
+    /* A page for each container of the region, at the same index. */
+    uint32_t pages;
+    uint32_t page_size;
+    uint8_t uuid[16];
+    uint64_t boot[2];
+    uint8_t reserved[64];
+    /* When each container last said something, by its own monotonic clock, in nanoseconds; 0: it does not
+     * use the GPU. One that has said nothing for a second is not there. */
+    uint64_t said[RATION_CONTAINERS];
+    /* How many leases there had been, above 30 bits, and to whom the last of them went. */
+    uint64_t lease[RATION_CONTAINERS];
+    uint8_t rest[2944];
+};
+
+/* Bits of ration_page.flags. */
+#define RATION_WANTS 1
+#define RATION_FILLS 2
+#define RATION_IS_ON 4
+#define RATION_URGENT 16
+#define RATION_BATCHES 32
+
+struct ration_page {
+    /* That of the container; a page with another one is nobody's. */
+    uint64_t generation;
+    uint64_t name_length;
+    /* UTF-8, not ended by a zero. */
+    uint8_t name[256];
+    /* In millionths of the GPU's time: what it weighs among others, what it asked for (0: nothing), what it
+     * may have at most. */
+    uint64_t weight;
+    uint64_t request;
+    uint64_t limit;
+    /* 0: normal, 1: latency, 2: batch. */
+    uint64_t priority;
+    uint64_t flags;
+    /* What it uses of the GPU's time, and what it would use if it had the GPU for itself, in millionths. */
+    uint64_t usage;
+    uint64_t demand;
+    /* How long its answers take, in nanoseconds; 0: not known. */
+    uint64_t burst;
+    /* When it last had something under way, by its own clock. */
+    uint64_t worked;
+    uint64_t virtual_time;
+    /* How many of its processes use the GPU. */
+    uint64_t processes;
+    uint8_t reserved[152];
+};
+
+struct ration_public {
+    struct ration_public_header header;
+    struct ration_page pages[RATION_CONTAINERS];
+};
+
+RATION_STATIC_ASSERT(sizeof(struct ration_public_header) == RATION_PAGES_AT);
+RATION_STATIC_ASSERT(sizeof(struct ration_page) == 512);
+RATION_STATIC_ASSERT(sizeof(struct ration_public) == RATION_PUBLIC_SIZE);
+
+/* -- All of a region -------------------------------------------------------------------------- */
 
 struct ration_region {
     struct ration_header header;

@@ -24,6 +24,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 
 use ration_contract::Settings;
+use ration_region::Home;
 
 use crate::abi::cuda::CUdevice;
 use crate::thread::{Tally, Thread};
@@ -53,7 +54,8 @@ pub fn begin() {
     let get = |name: &str| {
         let name = std::ffi::CString::new(name).ok()?;
         // A limit holds for programs with more rights than their user too; where files are made is not the user's to say.
-        let value = if name.as_c_str() == c"RATION_DIR" { sys::setting(&name) } else { sys::setting_of_anybody(&name) };
+        let is_path = [c"RATION_DIR", c"RATION_OWN_DIR"].contains(&name.as_c_str());
+        let value = if is_path { sys::setting(&name) } else { sys::setting_of_anybody(&name) };
         Some(value?.to_string_lossy().into_owned())
     };
     let file = quota::read();
@@ -361,8 +363,20 @@ pub fn forget_the_parent() {
     truth::forget_the_parent();
 }
 
-/// Where the region lies: the place that was set, the node's, or one of this user's own.
-fn directory(settings: &Settings) -> Vec<String> {
+/// Where the region may lie: in the place that was set, the node's, or one of this user's own; with the directory in which all lie.
+fn homes(settings: &Settings) -> Vec<(String, Home)> {
+    let name = slice::name(settings);
+    if let Some(own) = &settings.own_dir {
+        let home = match &settings.dir {
+            Some(dir) if dir != own => Home::given(Path::new(own), Path::new(dir)),
+            _ => Home::alone(Path::new(own)),
+        };
+        return vec![(own.clone(), home)];
+    }
+    directories(settings).into_iter().map(|dir| (dir.clone(), Home::among(Path::new(&dir), &name))).collect()
+}
+
+fn directories(settings: &Settings) -> Vec<String> {
     if let Some(dir) = &settings.dir {
         return vec![dir.clone()];
     }

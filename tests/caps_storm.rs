@@ -120,7 +120,7 @@ fn region(regions: &Regions, world: &World) -> Region {
     let digits: String = gpu.uuid.chars().skip("GPU-".len()).filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).expect("a UUID is of 32 digits");
     let gpu = Gpu { uuid: number.to_be_bytes(), total: gpu.memory_bytes };
-    Region::open(&regions.0, &gpu).expect("the region can be opened")
+    regions.of(NAME, &gpu)
 }
 
 /// What the ledger says that living processes hold.

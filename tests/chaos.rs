@@ -110,7 +110,8 @@ impl Chaos {
         let record = self.scene.world.record();
         let process = record.processes.iter().find(|it| it.pid == pid && it.alive && !it.observer);
         let held: u64 = process.map_or(0, |it| it.gpus.values().map(|gpu| gpu.figure_bytes).sum());
-        let mut containers = self.scene.region.containers();
+        let region = self.scene.region(VICTIM);
+        let mut containers = region.containers();
         let counted = containers.find(|it| it.name.as_bytes() == VICTIM.as_bytes()).map_or(0, |it| {
             let mut members = it.members().filter(|process| u64::from(process.pid) == pid);
             members.next().map_or(0, |process| process.held)

@@ -314,8 +314,11 @@ fn a_quota_file_that_changes_holds_from_then_on() {
         let wanted = format!("{}: {limit}% and {} GiB", said.trim().replace('\n', ", "), memory / GIB);
         expect(&mut text, || {
             let got = busy_share(&scene.world, Duration::from_millis(LOOKED_AT));
-            let cap =
-                scene.region.containers().find(|it| it.name.as_bytes() == b"team/web-x7k2p/main").map(|it| it.cap);
+            let cap = scene
+                .region("team/web-x7k2p/main")
+                .containers()
+                .find(|it| it.name.as_bytes() == b"team/web-x7k2p/main")
+                .map(|it| it.cap);
             (format!("{wanted}; {got:.1}% and {cap:?}"), (got - limit).abs() < TOLERANCE && cap == Some(Some(memory)))
         });
     }

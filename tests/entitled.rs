@@ -70,8 +70,7 @@ impl Drop for Forger {
 }
 
 fn region(regions: &Regions) -> Option<PathBuf> {
-    let files = std::fs::read_dir(&regions.0).ok()?.flatten().map(|entry| entry.path());
-    files.into_iter().find(|path| path.extension().is_some_and(|it| it == "region"))
+    regions.files().pop()
 }
 
 #[test]

@@ -86,8 +86,7 @@ fn program() -> &'static Path {
 
 /// The region in a directory.
 fn region(regions: &Regions) -> PathBuf {
-    let mut files = std::fs::read_dir(&regions.0).expect("the directory is there").flatten().map(|entry| entry.path());
-    files.find(|path| path.extension().is_some_and(|it| it == "region")).expect("a region")
+    regions.files().pop().expect("a region")
 }
 
 /// A program that has begun, in a container with these settings.
@@ -467,8 +466,7 @@ fn no_program_is_killed_by_a_file_that_is_cut_and_removed_over_and_over_while_it
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                let files = std::fs::read_dir(&regions.0).into_iter().flatten().flatten().map(|entry| entry.path());
-                for file in files.filter(|path| path.extension().is_some_and(|it| it == "region")) {
+                for file in regions.files() {
                     let _ = std::fs::OpenOptions::new().write(true).open(&file).map(|it| it.set_len(number % 3 * 4096));
                     std::thread::sleep(Duration::from_micros(number % 7 * 300));
                     let _ = std::fs::remove_file(&file);

@@ -266,13 +266,13 @@ fn a_region_that_cannot_be_read_leaves_the_lists_as_they_are() {
     let scene = Scene::new();
     // The first of them makes the file; what stands in its place then is no region.
     drop(scene.work(Some("one"), 1, 0));
-    let file = std::fs::read_dir(&scene.regions.0).expect("there").flatten().next().expect("a region");
-    std::fs::write(file.path(), "not a region").expect("writable");
+    let file = scene.regions.files().pop().expect("a region");
+    std::fs::write(&file, "not a region").expect("writable");
     let sessions = [scene.work(Some("one"), 1, 0), scene.work(Some("two"), 1, 0), scene.work(None, 1, 0)];
     assert_eq!(scene.ask(Some("one")).list("Compute_v3"), scene.figures(&sessions));
 
     // And where there can be none: those who could not join are in nobody's list.
-    let nowhere = file.path().join("nowhere");
+    let nowhere = file.join("nowhere");
     let everybody = scene.figures(&sessions);
     let alone = |program: &Path| {
         let mut command = scene.command(Some("one"), program);
@@ -291,7 +291,7 @@ fn a_program_that_finds_no_place_in_the_region_sees_the_lists_as_they_are() {
     let others = [scene.work(None, 1, 0)];
     let gpu = scene.machine.world().settings().gpu[0];
     let gpu = ration_region::Gpu { uuid: gpu.uuid, total: gpu.memory };
-    let region = ration_region::Region::open(&scene.regions.0, &gpu).expect("a region can be made");
+    let region = scene.regions.of("one", &gpu);
     let members: Vec<_> = (0..).map_while(|number| region.join(&format!("other-{number}"), None).ok()).collect();
     assert!(members.len() >= 64);
     let everybody = scene.figures(&others);

@@ -12,6 +12,7 @@
 //! know of it.
 
 use std::ffi::{CString, c_int, c_long};
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::Slice;
@@ -46,7 +47,8 @@ fn range(uuid: &[u8; 16], home: FileId, (slot, generation): (usize, u64)) -> i64
 }
 
 /// What tells regions of one GPU apart: the directory that one lies in, or the process that has it alone.
-pub fn home(directory: Option<&str>) -> FileId {
+pub fn home(directory: Option<&Path>) -> FileId {
+    let directory = directory.and_then(Path::to_str);
     // SAFETY: takes nothing and always succeeds.
     directory.and_then(at).unwrap_or_else(|| (u64::MAX, unsafe { libc::getpid() } as u64))
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use ration_contract::Settings;
 use ration_region::{Gpu, ProcessView, Region};
 
-use super::{SETTINGS, all, directory, native, quota, rescue, slice, truth};
+use super::{SETTINGS, all, homes, native, quota, rescue, slice};
 use crate::abi::nvml::nvmlDevice_t;
 use crate::sys::{self, Errno};
 
@@ -64,13 +64,14 @@ impl Found {
         let mut found = Found::default();
         let mut is_known = false;
         rescue::prepare();
-        for dir in directory(settings) {
+        for (dir, home) in homes(settings) {
             // Opening would make one, and there is nothing to be seen in a new one.
-            if !may(&format!("{dir}/gpu-{}.region", &truth::uuid_text(uuid)["GPU-".len()..]), libc::F_OK) {
+            let file = home.region(uuid).and_then(|file| Some(file.to_str()?.to_owned()));
+            if !file.is_some_and(|file| may(&file, libc::F_OK)) {
                 is_known |= can_be_made_in(&dir);
                 continue;
             }
-            let Ok(region) = Region::open(Path::new(&dir), &Gpu { uuid: *uuid, total: 0 }) else { continue };
+            let Ok(region) = Region::open_at(&home, &Gpu { uuid: *uuid, total: 0 }) else { continue };
             is_known = true;
             for container in region.containers().filter(|container| container.name.as_bytes() == name.as_bytes()) {
                 found.cap = found.cap.into_iter().chain(container.cap).min();

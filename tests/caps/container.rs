@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use sim_world::World;
 
+use ration_region::{Gpu, Home, Region};
+
 use crate::support::{Machine, preload, sim_dir};
 
 pub const MIB: u64 = 1 << 20;
@@ -55,6 +57,25 @@ impl Regions {
         let dir = base.join(format!("ration-caps-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("shared memory is writable");
         Regions(dir)
+    }
+
+    /// The files of all regions in it: each container has a directory of its own.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let all = inside(&self.0).collect::<Vec<_>>();
+        let files = all.iter().flat_map(|dir| inside(dir));
+        files.filter(|path| path.extension().is_some_and(|it| it == "region")).collect()
+    }
+
+    /// All of them for a GPU.
+    pub fn all(&self, gpu: &Gpu) -> Vec<Region> {
+        let dirs = self.files().into_iter().filter_map(|file| Some(file.parent()?.to_owned()));
+        dirs.filter_map(|dir| Region::open(&dir, gpu).ok()).collect()
+    }
+
+    /// A container's region, which is made if need be.
+    pub fn of(&self, container: &str, gpu: &Gpu) -> Region {
+        Region::open_at(&Home::among(&self.0, container), gpu).expect("a region can be made")
     }
 }
 

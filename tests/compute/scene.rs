@@ -24,7 +24,7 @@ pub struct Scene {
     pub machine: Machine,
     pub regions: Regions,
     pub world: World,
-    pub region: Region,
+    pub gpu: Gpu,
     pub program: PathBuf,
     /// What takes its containers off the GPU: `channels` or `launches`.
     pub switch: &'static str,
@@ -61,9 +61,8 @@ impl Scene {
         let world = machine.world();
         let gpu = world.settings().gpu[0];
         let gpu = Gpu { uuid: gpu.uuid, total: gpu.memory };
-        let region = Region::open(&regions.0, &gpu).expect("a region can be made");
         let program = program.to_owned();
-        Scene { machine, regions, world, region, program, switch, containers: RefCell::default() }
+        Scene { machine, regions, world, gpu, program, switch, containers: RefCell::default() }
     }
 
     pub fn command(&self, container: &str, settings: &[(&str, &str)], args: &[&str]) -> Command {
@@ -82,7 +81,12 @@ impl Scene {
     }
 
     pub fn member(&self, container: &str) -> Member {
-        self.region.join(container, None).expect("there is room in the region")
+        self.region(container).join(container, None).expect("there is room in the region")
+    }
+
+    /// A container's region.
+    pub fn region(&self, container: &str) -> Region {
+        self.regions.of(container, &self.gpu)
     }
 
     /// What the containers have had.
@@ -90,10 +94,12 @@ impl Scene {
         let record = self.world.record();
         let mut containers = self.containers.borrow_mut();
         let mut had: BTreeMap<String, Had> = BTreeMap::new();
-        for container in self.region.containers() {
-            let name = container.name.to_string();
-            containers.extend(container.members().map(|process| (u64::from(process.pid), name.clone())));
-            had.entry(name).or_default().account = container.compute().gpu_time;
+        for region in self.regions.all(&self.gpu) {
+            for container in region.containers() {
+                let name = container.name.to_string();
+                containers.extend(container.members().map(|process| (u64::from(process.pid), name.clone())));
+                had.entry(name).or_default().account = container.compute().gpu_time;
+            }
         }
         for process in &record.processes {
             let busy: u64 = process.gpus.values().map(|gpu| gpu.busy_ns).sum();

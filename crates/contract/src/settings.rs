@@ -11,7 +11,7 @@ use crate::gpu::PerGpu;
 use crate::hami::Aliased;
 use crate::plain::{self, Priority};
 use crate::quantity::{Amount, Percent, Share, limit, request};
-use crate::table::{COMPUTE, COMPUTE_LIMIT, COMPUTE_REQUEST, DIR, MEMORY, NAME, PRIORITY, STRICT, Setting};
+use crate::table::{COMPUTE, COMPUTE_LIMIT, COMPUTE_REQUEST, DIR, MEMORY, NAME, OWN_DIR, PRIORITY, STRICT, Setting};
 use crate::{file, hami};
 
 /// What was asked for, before a GPU is known.
@@ -29,6 +29,8 @@ pub struct Settings {
     pub name: Option<String>,
     /// Where the region lies; `None`: the usual places.
     pub dir: Option<String>,
+    /// Where the container's own part of it lies; `None`: in a place that is made for it there.
+    pub own_dir: Option<String>,
     /// Refuse GPU work rather than enforce only in part.
     pub strict: bool,
     /// Where each of these came from: the name of the setting, what was given. One setting may give two (`RATION_COMPUTE`).
@@ -118,6 +120,9 @@ impl Settings {
         }
         if let Some(dir) = &self.dir {
             line(&DIR, dir);
+        }
+        if let Some(dir) = &self.own_dir {
+            line(&OWN_DIR, dir);
         }
         if self.strict {
             line(&STRICT, &1);
@@ -307,6 +312,7 @@ impl Reader<'_> {
         }
         self.settings.name = self.alone(&NAME, plain::name).and_then(|(_, name)| name);
         self.settings.dir = self.alone(&DIR, plain::dir).and_then(|(_, dir)| dir);
+        self.settings.own_dir = self.alone(&OWN_DIR, plain::dir).and_then(|(_, dir)| dir);
         self.settings.strict = matches!(self.alone(&STRICT, plain::switch), Some((_, Some(true))));
     }
 }

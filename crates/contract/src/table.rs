@@ -91,6 +91,16 @@ pub static DIR: Setting = Setting {
     about: "the directory with the shared memory in which containers on one machine meet",
 };
 
+/// Where a container is by itself.
+pub static OWN_DIR: Setting = Setting {
+    name: "RATION_OWN_DIR",
+    key: "own_dir",
+    form: "a path from the root, such as `/run/ration-own`, without spaces",
+    default: "made in the directory that `RATION_DIR` names, for this user and this name",
+    about: "the directory for this container's own shared memory, where it was made for it: then nothing is written to the other, and \
+            all users in the container are held to its limits together",
+};
+
 /// What to do when limits cannot be enforced.
 pub static STRICT: Setting = Setting {
     name: "RATION_STRICT",
@@ -102,8 +112,8 @@ pub static STRICT: Setting = Setting {
 };
 
 /// All settings, in the order of the documentation.
-pub static SETTINGS: [&Setting; 8] =
-    [&MEMORY, &COMPUTE, &COMPUTE_REQUEST, &COMPUTE_LIMIT, &PRIORITY, &NAME, &DIR, &STRICT];
+pub static SETTINGS: [&Setting; 9] =
+    [&MEMORY, &COMPUTE, &COMPUTE_REQUEST, &COMPUTE_LIMIT, &PRIORITY, &NAME, &DIR, &OWN_DIR, &STRICT];
 
 /// HAMi's memory cap.
 pub static HAMI_MEMORY: Alias = Alias {

@@ -130,20 +130,20 @@ const FILES: &[(&str, &str)] = &[
     (
         "# nothing yet\n",
         "quota file: it sets nothing; accepted: lines key = value with the keys \
-         memory, compute, compute_request, compute_limit, priority, name, dir, strict; \
+         memory, compute, compute_request, compute_limit, priority, name, dir, own_dir, strict; \
          write at least one setting, or do not mount the file",
     ),
     (
         "\nmemory 8GiB\n",
         "quota file, line 2: \"memory 8GiB\": it has no =; accepted: lines key = value with the keys \
-         memory, compute, compute_request, compute_limit, priority, name, dir, strict; \
+         memory, compute, compute_request, compute_limit, priority, name, dir, own_dir, strict; \
          write it as key = value",
     ),
     (
         "RATION_MEMORY = 8GiB",
         "quota file, line 1: RATION_MEMORY = \"8GiB\": \"RATION_MEMORY\" is no setting; \
          accepted: lines key = value with the keys \
-         memory, compute, compute_request, compute_limit, priority, name, dir, strict; \
+         memory, compute, compute_request, compute_limit, priority, name, dir, own_dir, strict; \
          write memory",
     ),
     (

@@ -76,6 +76,9 @@ pub const GONE_LATENCY: u64 = 5 * ROUND;
 pub const FRESH: u64 = 3 * ROUND / 4;
 /// A holder that is on and has said nothing for so long is not waited for. It speaks at each look; a busy host may wake it late.
 pub const SILENT: u64 = 12 * LOOK;
+/// One that is off when it is given a lease says nothing until it is on. After so long it is not waited for: it is gone, or the kernel
+/// module is busy with others.
+pub const COMING: u64 = 3 * SILENT;
 /// After a call that took too long, so long without any but to put the channels on: the time in which a few contexts are made.
 pub const REST: u64 = 10 * SLOW;
 

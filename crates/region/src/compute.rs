@@ -6,6 +6,7 @@
 use ration_policy::{Bucket, Priority, Share};
 
 use crate::layout::Table;
+use crate::memory::Mapping;
 use crate::steering::of_container;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::table::Place;
@@ -111,7 +112,7 @@ impl Entitled {
 /// A member's way to its container's account of time. All times are of the monotonic clock, in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Compute<'a> {
-    pub(crate) table: &'a Table,
+    pub(crate) mapping: &'a Mapping,
     pub(crate) place: &'a Place,
     /// What holds, whatever the region says.
     pub(crate) entitled: Option<Entitled>,
@@ -119,7 +120,7 @@ pub struct Compute<'a> {
 
 impl Compute<'_> {
     fn word(&self, which: usize) -> &AtomicU64 {
-        &self.table.containers[self.place.container].compute[which]
+        &self.mapping.table().containers[self.place.container].compute[which]
     }
 
     /// The same way, for a process that knows what its container is entitled to.
@@ -228,7 +229,7 @@ pub(crate) fn priority(word: u64) -> Priority {
     }
 }
 
-fn priority_word(priority: Priority) -> u64 {
+pub(crate) fn priority_word(priority: Priority) -> u64 {
     match priority {
         Priority::Normal => 0,
         Priority::Latency => 1,

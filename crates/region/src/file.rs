@@ -1,4 +1,4 @@
-//! The file that a region lies in: found, made, checked and mapped. No descriptor outlives the mapping.
+//! The files that a region lies in, its own and the public one: found, made, checked and mapped. No descriptor outlives the mapping.
 
 use std::ffi::{CString, c_int};
 use std::fmt;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::Gpu;
+use crate::around::{Around, Home};
 use crate::error::OpenError;
-use crate::layout::{Header, MAGIC, MAJOR, MINOR, SIZE, version};
+use crate::layout::{Header, MAGIC, MAJOR, MINOR, PUBLIC_MAGIC, PUBLIC_SIZE, PublicHeader, SIZE, version};
 use crate::memory::Mapping;
 use crate::sync::SeqCst;
 use crate::sys::{Clock, File, RoomForFile, boot, outcome, pid};
@@ -58,27 +59,77 @@ impl Place {
 
 /// Makes sure that the disk has room for all of it. A hole in the file would be filled when it is first written to, and if
 /// there is no room then, the process that writes is killed.
-fn fill(file: &File) -> Result<(), c_int> {
+fn fill(file: &File, what: What) -> Result<(), c_int> {
     // SAFETY: plain numbers.
-    match outcome(unsafe { libc::syscall(libc::SYS_fallocate, file.0, 0, 0i64, SIZE as i64) }) {
+    match outcome(unsafe { libc::syscall(libc::SYS_fallocate, file.0, 0, 0i64, what.size() as i64) }) {
         Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// The file for a GPU.
-pub fn path(dir: &Path, gpu: &Gpu) -> PathBuf {
-    dir.join(format!("gpu-{}.region", Dashed(&gpu.uuid)))
+/// The files of a container, or of several, for one GPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Its own: who holds how much, who is there.
+    Region,
+    /// What it tells everybody.
+    Public,
 }
 
-/// Finds the GPU's region in the directory, or makes it, and maps it.
-pub fn open(dir: &Path, gpu: &Gpu) -> Result<Mapping, OpenError> {
-    let place = Place::new(path(dir, gpu))?;
+impl What {
+    fn size(self) -> usize {
+        match self {
+            What::Region => SIZE,
+            What::Public => PUBLIC_SIZE,
+        }
+    }
+
+    fn magic(self) -> u64 {
+        match self {
+            What::Region => MAGIC,
+            What::Public => PUBLIC_MAGIC,
+        }
+    }
+
+    fn name(self, gpu: &[u8; 16]) -> String {
+        let end = if self == What::Region { "region" } else { "public" };
+        format!("gpu-{}.{end}", Dashed(gpu))
+    }
+
+    /// Who may do what with it, in a directory that all users may write to, or in one of this user's own.
+    fn mode(self, is_for_all: bool) -> libc::mode_t {
+        match self {
+            _ if is_for_all => 0o666,
+            What::Region => 0o600,
+            What::Public => 0o644,
+        }
+    }
+}
+
+/// The name of a GPU's region.
+pub fn region_name(gpu: &[u8; 16]) -> String {
+    What::Region.name(gpu)
+}
+
+/// The name of a GPU's public file.
+pub fn public_name(gpu: &[u8; 16]) -> String {
+    What::Public.name(gpu)
+}
+
+/// Finds the GPU's region, or makes it, and maps it; and the public file beside it. Where there is none, what is told is told to nobody.
+pub fn open(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
+    let dir = home.ready()?;
+    let place = Place::new(dir.join(What::Region.name(&gpu.uuid)))?;
+    let is_for_all = is_for_all(&dir);
     // Somebody may remove the file again and again. That is not worth many tries.
     for _ in 0..3 {
         match place.open(0) {
-            Ok(file) => return map(&place, &file, gpu),
-            Err(libc::ENOENT) => make(dir, &place, gpu)?,
+            Ok(file) => {
+                let mapping = map(&place, &file, gpu, Around::of(home, &dir, gpu))?;
+                let _ = publish(&mapping);
+                return Ok(mapping);
+            }
+            Err(libc::ENOENT) => make(&dir, &place, gpu, What::Region, is_for_all)?,
             // Somebody has it for itself, to see whether it may be removed. That takes a moment.
             Err(libc::EAGAIN) => crate::sys::sleep(std::time::Duration::from_millis(30)),
             Err(error) => return Err(place.error("open", error)),
@@ -87,27 +138,90 @@ pub fn open(dir: &Path, gpu: &Gpu) -> Result<Mapping, OpenError> {
     Err(place.error("open", libc::ENOENT))
 }
 
-/// Makes the region, complete, under another name, and then gives it its own, unless somebody else was faster.
-fn make(dir: &Path, place: &Place, gpu: &Gpu) -> Result<(), OpenError> {
-    make_directory(dir, gpu)?;
+/// Whether users who are not the owner may make files in a directory.
+fn is_for_all(dir: &Path) -> bool {
+    about(dir).is_ok_and(|about| about.st_mode & 0o002 != 0)
+}
+
+/// What the system says of a path, no link being followed.
+pub fn about(path: &Path) -> Result<libc::stat, c_int> {
+    let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
+    // SAFETY: numbers, for which zero is a value.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    let (here, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: a path that ends in NUL, and a place to write to, in the kernel's form, which is the C library's too.
+    outcome(unsafe { libc::syscall(libc::SYS_newfstatat, here, text.as_ptr(), &raw mut about, flags) }).map(|_| about)
+}
+
+/// Makes the public file, if need be, and tells there what is told from now on.
+pub fn publish(mapping: &Mapping) -> Result<(), OpenError> {
+    let Some(around) = &mapping.around else { return Ok(()) };
+    let gpu = Gpu { uuid: around.gpu, total: 0 };
+    let place = Place::new(around.dir.join(What::Public.name(&gpu.uuid)))?;
+    for _ in 0..3 {
+        match place.open(0) {
+            Ok(file) => {
+                match begin(&place, &file, What::Public) {
+                    Ok(begin) if begin.boot == boot() => {}
+                    // What was told in another boot of the machine is by another clock; and in one that is damaged nobody believes
+                    // anything. Whoever tells something now begins anew.
+                    Ok(_) | Err(OpenError::NotARegion { .. }) => {
+                        remove(&place);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                fill(&file, What::Public).map_err(|error| place.error("fill", error))?;
+                let number = file.number().map_err(|error| place.error("read", error))?;
+                return mapping.publish(file.0, number).map_err(|error| place.error("map", error));
+            }
+            Err(libc::ENOENT) => make(&around.dir, &place, &gpu, What::Public, is_for_all(&around.dir))?,
+            Err(error) => return Err(place.error("open", error)),
+        }
+    }
+    Err(place.error("open", libc::ENOENT))
+}
+
+fn remove(place: &Place) {
+    // SAFETY: a path that ends in NUL.
+    unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, place.text.as_ptr(), 0) };
+}
+
+/// Writes a header at the beginning of a file.
+fn write<T>(file: &File, header: &T) -> Result<(), c_int> {
+    // SAFETY: headers are plain words without gaps, as the assertions on their sizes and offsets say.
+    file.write(unsafe { std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<T>()) }, 0)
+}
+
+/// Makes the file, complete, under another name, and then gives it its own, unless somebody else was faster.
+fn make(dir: &Path, place: &Place, gpu: &Gpu, what: What, is_for_all: bool) -> Result<(), OpenError> {
     let draft = draft(dir, gpu)?;
     let file = draft.open(libc::O_CREAT | libc::O_EXCL).map_err(|error| draft.error("make", error))?;
-    let header = Header::new();
-    header.describe(&gpu.uuid, gpu.total, boot());
-    // SAFETY: a header is plain words without gaps, as the assertions on its size and offsets say.
-    let bytes = unsafe { std::slice::from_raw_parts((&raw const header).cast::<u8>(), size_of::<Header>()) };
-    let room = RoomForFile::of(SIZE as u64);
-    let sized = room.as_ref().map_err(|error| *error).and_then(|_| file.write(&[0], SIZE - 1));
-    let written = sized.and_then(|()| fill(&file)).and_then(|()| file.write(bytes, 0));
-    // Processes of other users come too, whatever this one's umask is.
+    let room = RoomForFile::of(what.size() as u64);
+    let sized = room.as_ref().map_err(|error| *error).and_then(|_| file.write(&[0], what.size() - 1));
+    let filled = sized.and_then(|()| fill(&file, what));
+    let written = filled.and_then(|()| match what {
+        What::Region => {
+            let header = Header::new();
+            header.describe(&gpu.uuid, gpu.total, boot());
+            write(&file, &header)
+        }
+        What::Public => {
+            let header = PublicHeader::new();
+            header.describe(&gpu.uuid, boot());
+            write(&file, &header)
+        }
+    });
+    // Whatever this process's umask is.
+    let mode = what.mode(is_for_all);
     // SAFETY: plain numbers.
-    let written = written.and_then(|()| outcome(unsafe { libc::syscall(libc::SYS_fchmod, file.0, 0o666) }).map(drop));
+    let written = written.and_then(|()| outcome(unsafe { libc::syscall(libc::SYS_fchmod, file.0, mode) }).map(drop));
     let done = match written {
         Ok(()) => name(&draft, place).map_err(|error| place.error("make", error)),
         Err(error) => Err(draft.error("write", error)),
     };
-    // SAFETY: a path that ends in NUL. If it was renamed, there is nothing to remove.
-    unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, draft.text.as_ptr(), 0) };
+    // If it was renamed, there is nothing to remove.
+    remove(&draft);
     done
 }
 
@@ -144,17 +258,17 @@ fn draft(dir: &Path, gpu: &Gpu) -> Result<Place, OpenError> {
     Place::new(dir.join(format!(".gpu-{}.{process}.{number}.{seconds:x}.{nanoseconds:x}.{stack:x}", Dashed(&gpu.uuid))))
 }
 
-/// Makes the directory, unless there is one. Whatever the umask is, everybody may make a region in it, and nobody remove
-/// another's; and from the first moment on, so it gets its name when it is ready.
-fn make_directory(dir: &Path, gpu: &Gpu) -> Result<(), OpenError> {
+/// Makes a directory, unless there is one. Whatever the umask is, everybody may make files in it, and nobody remove another's; and from
+/// the first moment on, so it gets its name when it is ready.
+pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
     let place = Place::new(dir.to_owned())?;
     let path = place.text.as_ptr();
     // SAFETY: a path that ends in NUL.
     if outcome(unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK) }).is_ok() {
         return Ok(());
     }
-    let draft = draft(dir.parent().unwrap_or(dir), gpu)?;
-    let made = open_directory(&draft).and_then(|()| {
+    let draft = draft(dir.parent().unwrap_or(dir), &Gpu { uuid: [0; 16], total: 0 })?;
+    let made = new_directory(&draft, 0o1777).and_then(|()| {
         let (from, to, no_replace) = (draft.text.as_ptr(), path, libc::RENAME_NOREPLACE);
         // SAFETY: paths that end in NUL.
         let named = unsafe { libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from, libc::AT_FDCWD, to, no_replace) };
@@ -166,44 +280,72 @@ fn make_directory(dir: &Path, gpu: &Gpu) -> Result<(), OpenError> {
     match made {
         Ok(()) | Err(libc::EEXIST) => Ok(()),
         // Not every kernel and file system can do that.
-        Err(_) => match open_directory(&place) {
+        Err(_) => match new_directory(&place, 0o1777) {
             Ok(()) | Err(libc::EEXIST) => Ok(()),
             Err(error) => Err(place.error("make", error)),
         },
     }
 }
 
-/// Makes a directory that is open to all.
-fn open_directory(place: &Place) -> Result<(), c_int> {
+/// Makes a directory with this mode, whatever the umask is.
+fn new_directory(place: &Place, mode: libc::mode_t) -> Result<(), c_int> {
     let path = place.text.as_ptr();
     // SAFETY: a path that ends in NUL.
-    outcome(unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, path, 0o1777) })?;
+    outcome(unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, path, mode) })?;
     // SAFETY: as above; the directory was made just now.
-    outcome(unsafe { libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, path, 0o1777) }).map(drop)
+    outcome(unsafe { libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, path, mode) }).map(drop)
 }
 
-/// Maps a file after a look at what it says it is.
-fn map(place: &Place, file: &File, gpu: &Gpu) -> Result<Mapping, OpenError> {
+/// Makes a directory of this user's own, which others may look into, unless there is one. `EEXIST`: something else has that name.
+pub fn make_own_directory(dir: &Path) -> Result<(), OpenError> {
+    let place = Place::new(dir.to_owned())?;
+    match new_directory(&place, 0o755) {
+        Ok(()) => return Ok(()),
+        Err(libc::EEXIST) => {}
+        Err(error) => return Err(place.error("make", error)),
+    }
+    let about = about(dir).map_err(|error| place.error("read", error))?;
+    // SAFETY: takes nothing and always succeeds.
+    let is_own = about.st_mode & libc::S_IFMT == libc::S_IFDIR && about.st_uid == unsafe { libc::geteuid() };
+    if is_own { Ok(()) } else { Err(place.error("make", libc::EEXIST)) }
+}
+
+/// What a file begins with that is laid out as ours.
+struct Begin {
+    minor: u16,
+    /// Of a public file, where both have it at the same place.
+    boot: [u64; 2],
+}
+
+/// Looks at what a file says it is.
+fn begin(place: &Place, file: &File, what: What) -> Result<Begin, OpenError> {
     let failed = |error| place.error("read", error);
     let (plain, size) = file.kind().map_err(failed)?;
     if !plain {
         return Err(place.is_not_a_region("not a plain file"));
     }
-    let mut begin = [0; 16];
+    let mut begin = [0; 64];
     let there = file.read(&mut begin).map_err(failed)?;
-    let (magic, rest) = begin.split_at(8);
-    if there < begin.len() || magic != MAGIC.to_le_bytes() {
+    let word = |at: usize| begin[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    if there < 16 || word(0) != what.magic() {
         return Err(place.is_not_a_region("it does not begin as one"));
     }
-    let theirs = (u16::from_le_bytes([rest[0], rest[1]]), u16::from_le_bytes([rest[2], rest[3]]));
+    let version = word(8) as u32;
+    let theirs = (version as u16, (version >> 16) as u16);
     if theirs.0 != MAJOR {
         return Err(OpenError::Version { path: place.path.clone(), theirs });
     }
-    if size < SIZE as u64 {
+    if size < what.size() as u64 {
         return Err(place.is_not_a_region("it is too short"));
     }
-    fill(file).map_err(|error| place.error("fill", error))?;
-    let mapping = Mapping::new(Some(file.0)).map_err(|error| place.error("map", error))?;
+    Ok(Begin { minor: theirs.1, boot: [word(48), word(56)] })
+}
+
+/// Maps a region's file after a look at what it says it is.
+fn map(place: &Place, file: &File, gpu: &Gpu, around: Around) -> Result<Mapping, OpenError> {
+    let minor = begin(place, file, What::Region)?.minor;
+    fill(file, What::Region).map_err(|error| place.error("fill", error))?;
+    let mapping = Mapping::new(Some(file.0), Some(around)).map_err(|error| place.error("map", error))?;
     let header = &mapping.table().header;
     if !header.is_laid_out_as_ours() {
         return Err(place.is_not_a_region("its slots are not where they should be"));
@@ -215,8 +357,8 @@ fn map(place: &Place, file: &File, gpu: &Gpu) -> Result<Mapping, OpenError> {
         renew(file, &mapping).map_err(|error| place.error("lock", error))?;
     }
     // The newest minor version that has been here: see docs/region.md.
-    if theirs.1 < MINOR {
-        let (found, ours) = (version(MAJOR, theirs.1), version(MAJOR, MINOR));
+    if minor < MINOR {
+        let (found, ours) = (version(MAJOR, minor), version(MAJOR, MINOR));
         let _ = header.version.compare_exchange(found, ours, SeqCst, SeqCst);
     }
     Ok(mapping)

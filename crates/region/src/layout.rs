@@ -8,10 +8,12 @@ use crate::sync::{AtomicU32, AtomicU64, SeqCst};
 
 /// The first eight bytes of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rationRG");
+/// The first eight bytes of a public file.
+pub const PUBLIC_MAGIC: u64 = u64::from_le_bytes(*b"rationPG");
 /// Regions of another major version are laid out differently: not for us.
-pub const MAJOR: u16 = 1;
+pub const MAJOR: u16 = 2;
 /// Counts what was given a meaning in bytes that were reserved before.
-pub const MINOR: u16 = 1;
+pub const MINOR: u16 = 0;
 
 #[cfg(not(all(loom, test)))]
 mod counts {
@@ -19,7 +21,6 @@ mod counts {
     pub const PROCESSES: usize = 1024;
     pub const NAME_WORDS: usize = 32;
     pub const COMPUTE: usize = 64;
-    pub const TURNS: usize = 7;
     /// How many words are reserved at a place.
     pub const fn reserved(words: usize) -> usize {
         words
@@ -32,12 +33,11 @@ mod counts {
     pub const PROCESSES: usize = 3;
     pub const NAME_WORDS: usize = 1;
     pub const COMPUTE: usize = 0;
-    pub const TURNS: usize = 0;
     pub const fn reserved(_: usize) -> usize {
         0
     }
 }
-use counts::{COMPUTE, NAME_WORDS, TURNS, reserved};
+use counts::{COMPUTE, NAME_WORDS, reserved};
 pub use counts::{CONTAINERS, PROCESSES};
 
 /// Words of a set of processes.
@@ -79,9 +79,7 @@ pub struct Header {
     pub lock: AtomicU32,
     /// Where the search for a free slot begins, so that a slot rests for as long as possible before it is used again.
     pub claim_from: AtomicU32,
-    /// Had a meaning once, and has none.
-    pub turns: [AtomicU64; TURNS],
-    pub(crate) rest: [AtomicU64; reserved(488)],
+    pub(crate) rest: [AtomicU64; reserved(495)],
 }
 
 /// No container.
@@ -177,15 +175,93 @@ pub struct Table {
 /// Bytes of a region.
 pub const SIZE: usize = size_of::<Table>();
 
+/// At the start of a public file, which lies beside a region: what its containers tell everybody. They alone write to it, and everybody
+/// may read it.
+#[repr(C, align(64))]
+pub struct PublicHeader {
+    /// [`PUBLIC_MAGIC`].
+    pub magic: AtomicU64,
+    /// As a region's.
+    pub version: AtomicU32,
+    /// Bytes of this header.
+    pub header_size: AtomicU32,
+    /// Bytes of it all.
+    pub size: AtomicU64,
+    /// How many pages there are: one for each container of the region, at the same index.
+    pub pages: AtomicU32,
+    /// Bytes of a page.
+    pub page_size: AtomicU32,
+    /// The GPU's UUID, as bytes in order.
+    pub uuid: [AtomicU64; 2],
+    /// As a region's.
+    pub boot: [AtomicU64; 2],
+    pub(crate) reserved: [AtomicU64; reserved(8)],
+    /// When each container last said something, by its own clock, in nanoseconds; 0: it is not there.
+    pub said: [AtomicU64; CONTAINERS],
+    /// Each container's lease word: how many leases there had been, and to whom the last of them went. See [`crate::steering`].
+    pub lease: [AtomicU64; CONTAINERS],
+    pub(crate) rest: [AtomicU64; reserved(368)],
+}
+
+/// What a container tells everybody.
+#[repr(C, align(64))]
+pub struct Page {
+    /// How often its slot was given to a container. Another number: the page is another container's.
+    pub generation: AtomicU64,
+    /// Bytes of the name.
+    pub name_length: AtomicU64,
+    /// The name, in UTF-8, filled up with zeros.
+    pub name: [AtomicU64; NAME_WORDS],
+    /// What it weighs among others, in millionths.
+    pub weight: AtomicU64,
+    /// What it asked for, in millionths; 0: nothing.
+    pub request: AtomicU64,
+    /// What it may have at most, in millionths.
+    pub limit: AtomicU64,
+    /// 0: normal, 1: latency, 2: batch.
+    pub priority: AtomicU64,
+    /// See [`crate::steering`].
+    pub flags: AtomicU64,
+    /// What it uses of the GPU's time, in millionths.
+    pub usage: AtomicU64,
+    /// What it would use of it if it had the GPU for itself.
+    pub demand: AtomicU64,
+    /// How long its answers take, in nanoseconds.
+    pub burst: AtomicU64,
+    /// When it last had something under way, by its own clock.
+    pub worked: AtomicU64,
+    /// What it has had of leases, over its weight, in nanoseconds.
+    pub virtual_time: AtomicU64,
+    /// How many of its processes use the GPU.
+    pub processes: AtomicU64,
+    pub(crate) reserved: [AtomicU64; reserved(19)],
+}
+
+/// All of a public file.
+#[repr(C)]
+pub struct Public {
+    /// What it is, and what is read most often.
+    pub header: PublicHeader,
+    /// The containers' pages.
+    pub pages: [Page; CONTAINERS],
+}
+
+/// Bytes of a public file.
+pub const PUBLIC_SIZE: usize = size_of::<Public>();
+
 #[cfg(not(all(loom, test)))]
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Header>() == 4096 && size_of::<Container>() == 1024 && size_of::<Process>() == 256);
-    assert!(offset_of!(Header, lock) == 128 && offset_of!(Header, rest) == 192);
+    assert!(offset_of!(Header, lock) == 128 && offset_of!(Header, rest) == 136);
     assert!(offset_of!(Container, members) == 320 && offset_of!(Container, compute) == 512);
     assert!(offset_of!(Process, member) == 64 && offset_of!(Process, compute) == 128);
     assert!(offset_of!(Table, containers) == 4096 && offset_of!(Table, processes) == 69_632 && SIZE == 331_776);
-    assert!(SIZE.is_multiple_of(4096) && PROCESSES.is_multiple_of(64) && LONGEST_NAME <= 8 * NAME_WORDS);
+    assert!(size_of::<PublicHeader>() == 4096 && size_of::<Page>() == 512 && PUBLIC_SIZE == 36_864);
+    assert!(offset_of!(PublicHeader, said) == 128 && offset_of!(PublicHeader, lease) == 640);
+    assert!(offset_of!(Page, weight) == 272 && offset_of!(Page, reserved) == 360);
+    assert!(SIZE.is_multiple_of(4096) && PUBLIC_SIZE.is_multiple_of(4096));
+    assert!(PROCESSES.is_multiple_of(64) && LONGEST_NAME <= 8 * NAME_WORDS);
 };
 
 /// Words that are all zero.
@@ -212,7 +288,6 @@ impl Header {
             reserved: zeros(),
             lock: small(),
             claim_from: small(),
-            turns: zeros(),
             rest: zeros(),
         }
     }
@@ -263,6 +338,55 @@ impl Header {
             && self.container_size.load(SeqCst) == size_of::<Container>() as u32
             && self.processes.load(SeqCst) == PROCESSES as u32
             && self.process_size.load(SeqCst) == size_of::<Process>() as u32
+    }
+}
+
+impl PublicHeader {
+    /// One that describes nothing yet.
+    pub fn new() -> PublicHeader {
+        let (small, large) = (|| AtomicU32::new(0), || AtomicU64::new(0));
+        PublicHeader {
+            magic: large(),
+            version: small(),
+            header_size: small(),
+            size: large(),
+            pages: small(),
+            page_size: small(),
+            uuid: zeros(),
+            boot: zeros(),
+            reserved: zeros(),
+            said: zeros(),
+            lease: zeros(),
+            rest: zeros(),
+        }
+    }
+
+    /// Describes this layout, for a file that is being made.
+    pub fn describe(&self, uuid: &[u8; 16], boot: [u64; 2]) {
+        self.magic.store(PUBLIC_MAGIC, SeqCst);
+        self.version.store(version(MAJOR, MINOR), SeqCst);
+        self.header_size.store(size_of::<PublicHeader>() as u32, SeqCst);
+        self.size.store(PUBLIC_SIZE as u64, SeqCst);
+        self.pages.store(CONTAINERS as u32, SeqCst);
+        self.page_size.store(size_of::<Page>() as u32, SeqCst);
+        for (word, bytes) in self.uuid.iter().zip(uuid.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), SeqCst);
+        }
+        for (word, half) in self.boot.iter().zip(boot) {
+            word.store(half, SeqCst);
+        }
+    }
+}
+
+impl Page {
+    /// Nobody's.
+    pub fn clear(&self) {
+        let single = [&self.generation, &self.name_length, &self.weight, &self.request, &self.limit, &self.priority];
+        let more =
+            [&self.flags, &self.usage, &self.demand, &self.burst, &self.worked, &self.virtual_time, &self.processes];
+        for word in single.into_iter().chain(more).chain(&self.name).chain(&self.reserved) {
+            word.store(0, SeqCst);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! takes no lock that a fork could leave locked, waits for nobody for long, and does not panic, whatever the bytes are.
 //! It does not keep `errno`.
 
+mod around;
 mod compute;
 mod error;
 mod file;
@@ -21,6 +22,7 @@ mod listing;
 mod memory;
 #[cfg(all(loom, test))]
 mod models;
+mod neighbours;
 mod region;
 mod robust;
 mod steering;
@@ -31,6 +33,7 @@ mod table;
 mod tests;
 mod view;
 
+pub use around::Home;
 pub use compute::{Compute, ComputeView, Entitled};
 pub use error::{JoinError, OpenError};
 pub use keeper::forget_in_child;

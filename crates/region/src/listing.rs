@@ -9,7 +9,9 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 use crate::layout::{CONTAINERS, Container, FREE, Header, LIVE, LONGEST_NAME, MAGIC, MAJOR, MINOR, NO_CAP};
-use crate::layout::{PENDING_BITS, PROCESSES, Process, SIZE, Table};
+use crate::layout::{
+    PENDING_BITS, PROCESSES, PUBLIC_MAGIC, PUBLIC_SIZE, Page, Process, Public, PublicHeader, SIZE, Table,
+};
 use crate::life::DIED;
 
 fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
@@ -30,7 +32,7 @@ macro_rules! fields {
 }
 
 fn listing() -> Vec<String> {
-    let numbers: [(&str, u64); 12] = [
+    let numbers: [(&str, u64); 15] = [
         ("magic", MAGIC),
         ("size", SIZE as u64),
         ("containers", CONTAINERS as u64),
@@ -43,11 +45,14 @@ fn listing() -> Vec<String> {
         ("container_free", FREE.into()),
         ("container_live", LIVE.into()),
         ("died", DIED.into()),
+        ("public_magic", PUBLIC_MAGIC),
+        ("public_size", PUBLIC_SIZE as u64),
+        ("pages_at", offset_of!(Public, pages) as u64),
     ];
     let mut lines: Vec<String> = numbers.iter().map(|(name, number)| format!("number.{name} {number}")).collect();
     lines.extend(
         fields!("header", Header: magic version header_size size containers container_size processes process_size
-        uuid total boot reserved lock claim_from turns rest),
+        uuid total boot reserved lock claim_from rest),
     );
     lines.extend(
         fields!("container", Container: state name_length generation reserved name reserved_too members cap tie refused
@@ -56,6 +61,14 @@ fn listing() -> Vec<String> {
     lines.extend(
         fields!("process", Process: life minor generation pid driver_pid pid_namespace beside reserved member held
         pending drift found lent node compute reserved_three),
+    );
+    lines.extend(
+        fields!("public_header", PublicHeader: magic version header_size size pages page_size uuid boot reserved said
+        lease rest),
+    );
+    lines.extend(
+        fields!("page", Page: generation name_length name weight request limit priority flags usage demand burst worked
+        virtual_time processes reserved),
     );
     lines
 }

@@ -5,20 +5,28 @@
 //! same size behind it, which no stranger has: a word's node lies where the word lies, one region further on. Of the
 //! shadow, only the pages that are used take memory.
 //!
+//! Behind that lies what the containers tell everybody ([`Public`]): a file of its own, or memory that nobody else sees, until there
+//! is one.
+//!
 //! The shadow is memory that could be shared, because what cannot may be taken away from a process that is killed for want
 //! of memory before its list is read. For the same reason a forked child has its parent's, and must get one of its own
 //! before it joins ([`own_shadow`]).
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::layout::{SIZE, Table};
+use crate::around::Around;
+use crate::layout::{PUBLIC_SIZE, Public, SIZE, Table};
 use crate::sys::errno;
 
 /// A mapped region, with its shadow. Unmapped when dropped.
 pub struct Mapping {
     table: NonNull<Table>,
+    /// Where it lies, and so where others' lie; `None`: it is this process's alone.
+    pub around: Option<Around>,
+    /// The number by which others know the public file; 0: there is none.
+    public: AtomicU64,
 }
 
 // SAFETY: the mapping is shared memory of atomic words, and its address does not change.
@@ -29,6 +37,10 @@ unsafe impl Sync for Mapping {}
 /// The distance from a word to its node, in bytes.
 pub const SHADOW: usize = SIZE;
 
+/// Where the public part lies.
+const PUBLIC_AT: usize = SIZE + SHADOW;
+const ROOM: usize = PUBLIC_AT + PUBLIC_SIZE;
+
 /// The regions that are mapped, as many as there is room for; for [`rescue`].
 static MAPPED: [AtomicPtr<Table>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
@@ -36,31 +48,32 @@ static MAPPED: [AtomicPtr<Table>; 64] = [const { AtomicPtr::new(null_mut()) }; 6
 ///
 /// # Safety
 /// Nothing but atomic words is read or written there by anybody.
-unsafe fn fill(place: *mut c_void) -> *mut c_void {
+unsafe fn fill(place: *mut c_void, size: usize) -> *mut c_void {
     let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_ANONYMOUS);
     // SAFETY: as the caller promises.
-    unsafe { libc::mmap(place, SIZE, both, flags, -1, 0) }
+    unsafe { libc::mmap(place, size, both, flags, -1, 0) }
 }
 
 impl Mapping {
     /// Maps the file, of which there are at least [`SIZE`] bytes, or else memory that this process shares with none but
     /// those that it forks. `Err` holds the error number.
-    pub fn new(file: Option<c_int>) -> Result<Mapping, c_int> {
+    pub fn new(file: Option<c_int>, around: Option<Around>) -> Result<Mapping, c_int> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: room for the region and for its shadow, at a place of the kernel's choosing; nothing lies there yet.
-        let room = unsafe { libc::mmap(null_mut(), SIZE + SHADOW, libc::PROT_NONE, flags, -1, 0) };
+        let room = unsafe { libc::mmap(null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0) };
         if room == libc::MAP_FAILED {
             return Err(errno());
         }
         let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: the two halves of the room, which is ours and which nothing points to yet; the region's size is a multiple of
-        // the page's.
+        // SAFETY: the parts of the room, which is ours and which nothing points to yet; their sizes are multiples of the page's.
         let filled = unsafe {
             let table = match file {
                 Some(file) => libc::mmap(room, SIZE, both, shared, file, 0),
-                None => fill(room),
+                None => fill(room, SIZE),
             };
-            table != libc::MAP_FAILED && fill(room.wrapping_byte_add(SHADOW)) != libc::MAP_FAILED
+            // What is told to everybody is told to nobody yet.
+            let rest = fill(room.wrapping_byte_add(SHADOW), SHADOW + PUBLIC_SIZE);
+            table != libc::MAP_FAILED && rest != libc::MAP_FAILED
         };
         match NonNull::new(room.cast::<Table>()) {
             Some(table) if filled => {
@@ -68,12 +81,12 @@ impl Mapping {
                     place.compare_exchange(null_mut(), table.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 };
                 MAPPED.iter().find(add);
-                Ok(Mapping { table })
+                Ok(Mapping { table, around, public: AtomicU64::new(0) })
             }
             _ => {
                 let error = errno();
                 // SAFETY: the room from above, to which nothing points.
-                unsafe { libc::munmap(room, SIZE + SHADOW) };
+                unsafe { libc::munmap(room, ROOM) };
                 Err(error)
             }
         }
@@ -85,6 +98,32 @@ impl Mapping {
         // SAFETY: mapped by `new`, aligned to a page, as large as a `Table`, which is all atomic words; stays mapped for as long
         // as `self` is there.
         unsafe { self.table.as_ref() }
+    }
+
+    /// What its containers tell everybody.
+    #[inline]
+    pub fn public(&self) -> &Public {
+        // SAFETY: mapped by `new` behind the region and its shadow, aligned to a page, as large as a `Public`, which is all atomic
+        // words; stays mapped for as long as `self` is there.
+        unsafe { &*self.table.as_ptr().cast::<u8>().wrapping_add(PUBLIC_AT).cast::<Public>() }
+    }
+
+    /// From now on what is told goes into a file, of which there are at least [`PUBLIC_SIZE`] bytes, and which others know by a number.
+    pub fn publish(&self, file: c_int, number: u64) -> Result<(), c_int> {
+        let place = self.table.as_ptr().cast::<u8>().wrapping_add(PUBLIC_AT).cast::<c_void>();
+        let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: takes the place of atomic words: who reads them finds other ones, as if somebody had written them.
+        if unsafe { libc::mmap(place, PUBLIC_SIZE, both, shared, file, 0) } == libc::MAP_FAILED {
+            return Err(errno());
+        }
+        self.public.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// The number by which others know the public file; 0: there is none.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.public.load(Ordering::Acquire)
     }
 }
 
@@ -102,7 +141,7 @@ pub unsafe fn own_shadow(table: &Table, epoch: u32) -> bool {
         return true;
     }
     // SAFETY: takes the place of a shadow in which this process has no nodes.
-    let filled = unsafe { fill(shadow.cast()) } != libc::MAP_FAILED;
+    let filled = unsafe { fill(shadow.cast(), SHADOW) } != libc::MAP_FAILED;
     if filled {
         made.store(epoch, Ordering::Relaxed);
     }
@@ -118,7 +157,7 @@ impl Drop for Mapping {
         MAPPED.iter().find(remove);
         // SAFETY: the room that `new` mapped; whoever has a reference into it has one to `self` too. Members hold the mapping
         // until the keeper has none of its words in its list.
-        unsafe { libc::munmap(mine.cast(), SIZE + SHADOW) };
+        unsafe { libc::munmap(mine.cast(), ROOM) };
     }
 }
 
@@ -128,12 +167,16 @@ impl Drop for Mapping {
 /// can call this with the address that it was given, and return if it says true: the access is made again, finds zeros, and
 /// [`crate::Member::is_lost`] tells. It makes one system call, and takes no lock.
 pub fn rescue(address: *const c_void) -> bool {
+    let address = address as usize;
+    let begins = |place: &AtomicPtr<Table>| place.load(Ordering::Acquire) as usize;
     let inside = |place: &&AtomicPtr<Table>| {
-        let first = place.load(Ordering::Acquire) as usize;
-        first != 0 && (first..first + SIZE).contains(&(address as usize))
+        let first = begins(place);
+        first != 0 && (first..first + ROOM).contains(&address)
     };
     let Some(place) = MAPPED.iter().find(inside) else { return false };
-    // SAFETY: takes the place of a region, which is all atomic words: who reads them finds other ones, as if somebody had
-    // written them. A mapping is not dropped while one of its words is being read.
-    unsafe { fill(place.load(Ordering::Acquire).cast()) != libc::MAP_FAILED }
+    let table = place.load(Ordering::Acquire).cast::<u8>();
+    let (part, size) = if address < table as usize + SIZE { (0, SIZE) } else { (PUBLIC_AT, PUBLIC_SIZE) };
+    // SAFETY: takes the place of a region or of what is public of it, which is all atomic words: who reads them finds other ones, as if
+    // somebody had written them. A mapping is not dropped while one of its words is being read.
+    unsafe { fill(table.wrapping_add(part).cast(), size) != libc::MAP_FAILED }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::around::Home;
 use crate::compute::Compute;
 use crate::error::{JoinError, OpenError};
 use crate::keeper::{Answer, Keeper, Request};
@@ -29,16 +30,27 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens the GPU's region in a directory. Directory and file are made if need be, open to all users.
+    /// Opens the GPU's region in a directory, for containers that have no neighbours but each other. Directory and file are made if
+    /// need be, open to all users.
     ///
     /// A region of another major version is refused. One of another minor version is used: see docs/region.md.
     pub fn open(dir: &Path, gpu: &Gpu) -> Result<Region, OpenError> {
-        file::open(dir, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
+        Region::open_at(&Home::alone(dir), gpu)
+    }
+
+    /// The same in a container's own directory, beside those of others.
+    pub fn open_at(home: &Home, gpu: &Gpu) -> Result<Region, OpenError> {
+        file::open(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
+    }
+
+    /// Whether others can read what is told here.
+    pub fn is_public(&self) -> bool {
+        self.mapping.as_ref().is_some_and(|mapping| mapping.number() != 0)
     }
 
     /// A region that this process has with none but those that it forks: for when there is no directory.
     pub fn private(gpu: &Gpu) -> Region {
-        let mapping = Mapping::new(None).ok();
+        let mapping = Mapping::new(None, None).ok();
         if let Some(mapping) = &mapping {
             mapping.table().header.describe(&gpu.uuid, gpu.total, [0; 2]);
         }
@@ -258,7 +270,7 @@ impl Member {
     /// The container's account of GPU time.
     #[inline]
     pub fn compute(&self) -> Compute<'_> {
-        Compute { table: self.mapping.table(), place: &self.place, entitled: None }
+        Compute { mapping: &self.mapping, place: &self.place, entitled: None }
     }
 
     /// The container.

@@ -1,23 +1,26 @@
 //! What containers tell each other so that the GPU's own scheduler serves them fairly ([`ration_policy::steer`]).
 //!
-//! Every word is written by its owner alone: a process writes its facts, a container's processes write its lease word and its
-//! virtual time. Everybody reads all of them. A liar lies about itself only, and nobody is believed for longer than its words
-//! are fresh, by the clock of who reads them ([`Heard`]).
+//! A container's processes write what is so of them into their slots of its region; whoever does adds all of them up in the container's
+//! page, which everybody may read and only they may write ([`crate::layout::Public`]). A liar lies about itself only, and nobody is
+//! believed for longer than its words are fresh, by the clock of who reads them ([`Heard`]).
 //!
 //! **Leases.** A container's lease word says to whom it gave the GPU, and how many leases there had been. The newest word says
-//! who holds it now. The holder passes it on by writing its own word, which is what those who wait sleep on. Where the newest names somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by
-//! naming itself.
+//! who holds it now. The holder passes it on by writing its own word, which is what those who wait sleep on. Where the newest names
+//! somebody who is gone, silent or wants nothing, the one that is next anyway takes it, by naming itself.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::mem::offset_of;
 use std::time::Duration;
 
 use ration_policy::steer::{self, Peer};
-use ration_policy::tuning::{FRESH, LEASE, SILENT};
+use ration_policy::tuning::{COMING, FRESH, LEASE, SILENT};
 use ration_policy::{Priority, Share};
 
-use crate::compute::{Compute, priority, word};
-use crate::layout::{CONTAINERS, LIVE, PROCESSES, Process};
+use crate::compute::{Compute, priority, priority_word, word};
+use crate::file;
+use crate::layout::{CONTAINERS, PROCESSES, PUBLIC_MAGIC, Page, Process, Public};
 use crate::life::is_held;
+use crate::neighbours::Neighbours;
 use crate::sync::{AtomicU64, SeqCst};
 use crate::sys;
 
@@ -46,10 +49,6 @@ const BATCHES: u64 = 32;
 
 /// A container's words, besides those of [`word`].
 pub(crate) mod of_container {
-    /// How many leases there had been in the high bits, and to whom the last of them went, plus one, in the low 16.
-    pub const LEASE: usize = 32;
-    /// What it has had of leases, over its weight.
-    pub const VIRTUAL: usize = 33;
     /// How often its channels went off or on, and how long that took.
     pub const SWITCHES: usize = 34;
     pub const SWITCHING: usize = 35;
@@ -88,7 +87,7 @@ pub struct Facts {
 /// A container that is there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Present {
-    /// Which one.
+    /// Which one: a number that no other one has.
     pub index: usize,
     /// What it says.
     pub peer: Peer,
@@ -100,26 +99,127 @@ pub struct Present {
     pub said: u64,
 }
 
+impl Present {
+    /// As its page has it.
+    pub(crate) fn read(index: usize, said: &Said, told: &Told, now: u64) -> Present {
+        let part = |word: u64| u32::try_from(word).unwrap_or(u32::MAX).min(1_000_000);
+        let flags = told.flags;
+        Present {
+            index,
+            peer: Peer {
+                // Whoever says that it weighs nothing says that it is not there.
+                weight: Share::from_ppm(part(told.weight).max(1)),
+                priority: if flags & URGENT != 0 { Priority::Latency } else { Priority::Normal },
+                usage: part(told.usage),
+                demand: part(told.demand),
+                wants: flags & WANTS != 0,
+                fills: flags & FILLS != 0,
+                burst: told.burst,
+                quiet: said.quiet(told.worked, now),
+                batches: flags & BATCHES != 0,
+            },
+            virtual_time: told.virtual_time,
+            is_on: flags & IS_ON != 0,
+            said: said.ours,
+        }
+    }
+}
+
+/// What a page says of its container.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    weight: u64,
+    flags: u64,
+    usage: u64,
+    demand: u64,
+    burst: u64,
+    worked: u64,
+    virtual_time: u64,
+}
+
+impl Told {
+    /// In a copy of a page.
+    pub fn copied(words: &[u64]) -> Told {
+        let word = |offset: usize| words.get(offset / 8).copied().unwrap_or(0);
+        Told {
+            weight: word(offset_of!(Page, weight)),
+            flags: word(offset_of!(Page, flags)),
+            usage: word(offset_of!(Page, usage)),
+            demand: word(offset_of!(Page, demand)),
+            burst: word(offset_of!(Page, burst)),
+            worked: word(offset_of!(Page, worked)),
+            virtual_time: word(offset_of!(Page, virtual_time)),
+        }
+    }
+
+    fn of(page: &Page) -> Told {
+        let read = |word: &AtomicU64| word.load(SeqCst);
+        Told {
+            weight: read(&page.weight),
+            flags: read(&page.flags),
+            usage: read(&page.usage),
+            demand: read(&page.demand),
+            burst: read(&page.burst),
+            worked: read(&page.worked),
+            virtual_time: read(&page.virtual_time),
+        }
+    }
+}
+
+/// A container's lease word, and where it can be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseWord {
+    pub word: u64,
+    pub writer: usize,
+    pub at: usize,
+}
+
+/// Bits of a lease word that say who has it.
+const WHO_BITS: u32 = 30;
+
+impl LeaseWord {
+    /// How many leases there had been.
+    fn number(&self) -> u64 {
+        self.word >> WHO_BITS
+    }
+
+    /// To whom the last of them went.
+    fn named(&self) -> Option<usize> {
+        (self.number() != 0).then_some((self.word & ((1 << WHO_BITS) - 1)) as usize)
+    }
+}
+
+/// The number by which everybody knows a container: that of its public file's inode, as far as there is room for it, and its page.
+pub(crate) fn identity(file: u64, slot: usize) -> usize {
+    (file as usize & 0xff_ffff) << 6 | slot & 0x3f
+}
+
 /// All containers that are there.
 pub struct Neighbourhood {
-    all: [Option<Present>; CONTAINERS],
+    all: Vec<Present>,
+    /// The lease words, also of those that are silent; not the caller's own.
+    leases: Vec<LeaseWord>,
+    /// Since when the newest of them all stands there, as far as the caller knows.
+    named_since: u64,
     /// Which of them is the caller's.
     pub own: usize,
     /// How many processes of that one are there.
     pub processes: u32,
     /// How many of those have something under way.
     pub siblings: u32,
+    /// There are others whose library tells them in other words.
+    pub are_strange: bool,
 }
 
 impl Neighbourhood {
     /// They, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Present> {
-        self.all.iter().flatten()
+        self.all.iter()
     }
 
     /// One of them.
     pub fn get(&self, index: usize) -> Option<&Present> {
-        self.all.get(index)?.as_ref()
+        self.all.iter().find(|it| it.index == index)
     }
 
     /// How many there are.
@@ -157,25 +257,33 @@ impl Neighbourhood {
 ///
 /// Theirs may be another one: containers have time namespaces, and a word may say anything. Where it is the same one, what they wrote
 /// is it.
-pub struct Heard([Cell<Word>; PROCESSES]);
-
-/// When a process last said something: by its clock, and by the listener's.
-#[derive(Clone, Copy)]
-struct Word {
-    theirs: u64,
-    ours: u64,
+pub struct Heard {
+    /// The container's own processes; and the containers of its region. Made when something is heard: programs are short of stack, and this
+    /// is made on it.
+    processes: RefCell<Vec<Word>>,
+    beside: RefCell<Vec<Word>>,
+    /// Those elsewhere.
+    neighbours: RefCell<Neighbours>,
+    /// The newest lease word, and since when it stands there.
+    newest: Cell<(u64, u64)>,
+    /// When it was last looked whether the own page can still be read by others.
+    looked: Cell<u64>,
 }
 
-impl Heard {
-    /// Nothing yet.
-    pub const fn new() -> Heard {
-        Heard([const { Cell::new(Word { theirs: 0, ours: 0 }) }; PROCESSES])
-    }
+/// When somebody last said something: by its clock, and by the listener's.
+#[derive(Clone, Copy)]
+pub(crate) struct Word {
+    theirs: u64,
+    pub ours: u64,
+}
 
-    /// When a process spoke that says it last did so at `theirs`.
-    fn at(&self, process: usize, theirs: u64, now: u64) -> u64 {
-        let Some(word) = self.0.get(process) else { return 0 };
-        let before = word.get().theirs;
+impl Word {
+    /// Never.
+    pub const NONE: Word = Word { theirs: 0, ours: 0 };
+
+    /// When somebody spoke who says that it last did so at `theirs`; 0: nobody knows.
+    pub fn heard(&mut self, theirs: u64, now: u64) -> u64 {
+        let before = self.theirs;
         if before != theirs {
             let is_near = theirs <= now && now - theirs < FRESH;
             let ours = match before {
@@ -184,15 +292,51 @@ impl Heard {
                 0 => 0,
                 _ => now,
             };
-            word.set(Word { theirs, ours });
+            *self = Word { theirs, ours };
         }
-        word.get().ours
+        self.ours
     }
+}
+
+impl Heard {
+    /// Nothing yet.
+    pub const fn new() -> Heard {
+        Heard {
+            processes: RefCell::new(Vec::new()),
+            beside: RefCell::new(Vec::new()),
+            neighbours: RefCell::new(Neighbours::new()),
+            newest: Cell::new((0, 0)),
+            looked: Cell::new(0),
+        }
+    }
+}
+
+/// When somebody spoke, of so many.
+fn heard(words: &RefCell<Vec<Word>>, (which, of): (usize, usize), theirs: u64, now: u64) -> u64 {
+    let Ok(mut words) = words.try_borrow_mut() else { return 0 };
+    if words.is_empty() {
+        words.resize(of, Word::NONE);
+    }
+    words.get_mut(which).map_or(0, |word| word.heard(theirs, now))
 }
 
 impl Default for Heard {
     fn default() -> Heard {
         Heard::new()
+    }
+}
+
+/// When somebody said what it says: by the listener's clock, and by its own.
+pub(crate) struct Said {
+    pub ours: u64,
+    pub theirs: u64,
+}
+
+impl Said {
+    /// For how long it has had nothing under way that last had at `worked`, by its own clock.
+    fn quiet(&self, worked: u64, now: u64) -> u64 {
+        let (since, before) = (worked.saturating_sub(self.theirs), self.theirs.saturating_sub(worked));
+        now.saturating_sub(self.ours).saturating_add(before).saturating_sub(since)
     }
 }
 
@@ -203,29 +347,22 @@ pub struct Lease {
     pub holder: Option<usize>,
     /// How many there had been.
     pub number: u64,
-    /// Where the next one will be written, and what stands there now: the holder writes it, or who takes it for want of one.
+    /// Where the next one will be written, by its address, and what stands there now: the holder writes it, or who takes it for want
+    /// of one.
     watch: usize,
     word: u64,
 }
 
-/// A process that has said something of late: when, by the listener's clock and by its own.
+/// A process that has said something of late.
 struct Speaking<'a> {
     index: usize,
     process: &'a Process,
-    at: u64,
-    theirs: u64,
+    said: Said,
 }
 
 impl Speaking<'_> {
     fn word(&self, which: usize) -> u64 {
         said(self.process, which).load(SeqCst)
-    }
-
-    /// For how long it has had nothing under way.
-    fn quiet(&self, now: u64) -> u64 {
-        let worked = self.word(of_process::WORKED);
-        let (since, before) = (worked.saturating_sub(self.theirs), self.theirs.saturating_sub(worked));
-        now.saturating_sub(self.at).saturating_add(before).saturating_sub(since)
     }
 }
 
@@ -234,23 +371,51 @@ fn said(process: &Process, which: usize) -> &AtomicU64 {
     &process.compute[which]
 }
 
+fn flag(is: bool, bit: u64) -> u64 {
+    if is { bit } else { 0 }
+}
+
 impl Compute<'_> {
     fn own_process(&self) -> &Process {
-        &self.table.processes[self.place.process]
-    }
-
-    fn at(&self, container: usize, which: usize) -> &AtomicU64 {
-        &self.table.containers[container].compute[which]
+        &self.mapping.table().processes[self.place.process]
     }
 
     fn own(&self, which: usize) -> &AtomicU64 {
-        self.at(self.place.container, which)
+        &self.mapping.table().containers[self.place.container].compute[which]
+    }
+
+    fn public(&self) -> &Public {
+        self.mapping.public()
+    }
+
+    /// What the container tells everybody. A page that was another container's is begun anew.
+    fn page(&self) -> &Page {
+        let page = &self.public().pages[self.place.container];
+        let container = &self.mapping.table().containers[self.place.container];
+        let generation = u64::from(container.generation.load(SeqCst));
+        if page.generation.load(SeqCst) != generation {
+            page.clear();
+            for (to, from) in page.name.iter().zip(&container.name) {
+                to.store(from.load(SeqCst), SeqCst);
+            }
+            page.name_length.store(container.name_length.load(SeqCst).into(), SeqCst);
+            page.generation.store(generation, SeqCst);
+        }
+        page
+    }
+
+    fn lease_word(&self) -> &AtomicU64 {
+        &self.public().header.lease[self.place.container]
+    }
+
+    /// The number by which everybody knows the container.
+    pub fn index(&self) -> usize {
+        identity(self.mapping.number(), self.place.container)
     }
 
     /// This process says what is so now.
-    pub fn says(&self, facts: &Facts, now: u64) {
+    pub fn says(&self, heard: &Heard, facts: &Facts, now: u64) {
         let own = self.own_process();
-        let flag = |is: bool, bit: u64| if is { bit } else { 0 };
         let flags = flag(facts.wants, WANTS)
             | flag(facts.fills, FILLS)
             | flag(facts.is_on, IS_ON)
@@ -266,44 +431,83 @@ impl Compute<'_> {
         }
         said(own, of_process::FLAGS).store(flags, SeqCst);
         said(own, of_process::SAID).store(now, SeqCst);
+        self.publish(heard, now);
     }
 
     /// This process has something under way now.
     pub fn is_at_work(&self, now: u64) {
         said(self.own_process(), of_process::WORKED).store(now, SeqCst);
+        self.public().pages[self.place.container].worked.store(now, SeqCst);
     }
 
     /// It is not there for others from now on.
-    pub fn says_nothing(&self) {
+    pub fn says_nothing(&self, heard: &Heard, now: u64) {
         let own = self.own_process();
         said(own, of_process::FLAGS).store(0, SeqCst);
-        said(own, of_process::SAID).store(0, SeqCst);
+        // Nobody has to be told again.
+        if said(own, of_process::SAID).swap(0, SeqCst) != 0 {
+            self.publish(heard, now);
+        }
     }
 
-    /// The processes of a container that have said something of late, and when.
-    fn speaking(&self, container: usize, heard: &Heard, now: u64) -> impl Iterator<Item = Speaking<'_>> {
-        self.table.members_of(container).filter_map(move |(index, process)| {
+    /// Tells everybody what the container's processes say together.
+    fn publish(&self, heard: &Heard, now: u64) {
+        let word = &self.public().header.said[self.place.container];
+        let Some(all) = self.present(heard, now) else { return word.store(0, SeqCst) };
+        let (page, peer) = (self.page(), all.peer);
+        let flags = flag(peer.wants, WANTS)
+            | flag(peer.fills, FILLS)
+            | flag(all.is_on, IS_ON)
+            | flag(peer.priority == Priority::Latency, URGENT)
+            | flag(peer.batches, BATCHES);
+        let asked = |which: usize| self.own(which).load(SeqCst);
+        let (request, urgency) = match &self.entitled {
+            Some(entitled) => (entitled.request.map_or(0, |it| it.ppm().into()), priority_word(entitled.priority)),
+            None => (asked(word::REQUEST), asked(word::PRIORITY)),
+        };
+        let words = [
+            (&page.weight, peer.weight.ppm().into()),
+            (&page.request, request),
+            (&page.limit, self.limit().ppm().into()),
+            (&page.priority, urgency),
+            (&page.flags, flags),
+            (&page.usage, peer.usage.into()),
+            (&page.demand, peer.demand.into()),
+            (&page.burst, peer.burst),
+            (&page.worked, now.saturating_sub(peer.quiet)),
+            (&page.processes, self.speaking(heard, now).count() as u64),
+        ];
+        for (word, value) in words {
+            word.store(value, SeqCst);
+        }
+        word.store(now, SeqCst);
+    }
+
+    /// The container's processes that have said something of late.
+    fn speaking(&self, by: &Heard, now: u64) -> impl Iterator<Item = Speaking<'_>> {
+        self.mapping.table().members_of(self.place.container).filter_map(move |(index, process)| {
             let theirs = said(process, of_process::SAID).load(SeqCst);
             if theirs == 0 {
                 return None;
             }
-            let at = heard.at(index, theirs, now);
-            let is_there = now.saturating_sub(at) < FRESH && is_held(&process.life);
-            is_there.then_some(Speaking { index, process, at, theirs })
+            let ours = heard(&by.processes, (index, PROCESSES), theirs, now);
+            let is_there = now.saturating_sub(ours) < FRESH && is_held(&process.life);
+            is_there.then_some(Speaking { index, process, said: Said { ours, theirs } })
         })
     }
 
     /// Whether this process speaks for its container: of those that do, the first.
     pub fn is_leader(&self, heard: &Heard, now: u64) -> bool {
-        let mut speaking = self.speaking(self.place.container, heard, now);
+        let mut speaking = self.speaking(heard, now);
         speaking.next().is_none_or(|first| first.index == self.place.process)
     }
 
-    fn weight_of(&self, container: usize) -> Share {
-        if let Some(entitled) = self.entitled.as_ref().filter(|_| container == self.place.container) {
+    /// What the container weighs, whether it is there for others or not.
+    pub fn weight(&self) -> Share {
+        if let Some(entitled) = &self.entitled {
             return entitled.weight();
         }
-        let read = |which: usize| self.at(container, which).load(SeqCst);
+        let read = |which: usize| self.own(which).load(SeqCst);
         let request = u32::try_from(read(word::REQUEST)).unwrap_or(u32::MAX);
         let limit = match read(word::LIMIT) {
             0 => Share::WHOLE,
@@ -312,96 +516,166 @@ impl Compute<'_> {
         priority(read(word::PRIORITY)).weight(Share::weight(request, limit))
     }
 
-    /// What the container weighs, whether it is there for others or not.
-    pub fn weight(&self) -> Share {
-        self.weight_of(self.place.container)
+    /// The container itself, as its processes have it; `None`: none of them is there.
+    fn present(&self, heard: &Heard, now: u64) -> Option<Present> {
+        let mut present: Option<Present> = None;
+        for speaking in self.speaking(heard, now) {
+            let read = |which: usize| speaking.word(which);
+            let it = present.get_or_insert_with(|| Present {
+                index: self.index(),
+                peer: Peer {
+                    weight: self.weight(),
+                    priority: Priority::Normal,
+                    usage: 0,
+                    demand: 0,
+                    wants: false,
+                    fills: false,
+                    burst: 0,
+                    quiet: u64::MAX,
+                    batches: true,
+                },
+                virtual_time: self.page().virtual_time.load(SeqCst),
+                is_on: false,
+                said: 0,
+            });
+            let flags = read(of_process::FLAGS);
+            let part = |which: usize| u32::try_from(read(which)).unwrap_or(u32::MAX).min(1_000_000);
+            it.peer.usage = (it.peer.usage + part(of_process::USAGE)).min(1_000_000);
+            it.peer.demand = (it.peer.demand + part(of_process::DEMAND)).min(1_000_000);
+            it.peer.wants |= flags & WANTS != 0;
+            it.peer.fills |= flags & FILLS != 0;
+            it.peer.burst = it.peer.burst.max(read(of_process::BURST));
+            it.peer.quiet = it.peer.quiet.min(speaking.said.quiet(read(of_process::WORKED), now));
+            it.peer.batches &= flags & BATCHES != 0;
+            it.is_on |= flags & IS_ON != 0;
+            if flags & URGENT != 0 {
+                it.peer.priority = Priority::Latency;
+            }
+            it.said = it.said.max(speaking.said.ours);
+        }
+        present
     }
 
     /// Everybody who is there.
     pub fn neighbourhood(&self, heard: &Heard, now: u64) -> Neighbourhood {
-        let present = |container: usize| {
-            if self.table.containers[container].state.load(SeqCst) != LIVE {
-                return None;
+        self.stays_public(heard, now);
+        let (number, own) = (self.mapping.number(), self.place.container);
+        let (mut all, mut leases) = (Vec::new(), Vec::new());
+        all.extend(self.present(heard, now));
+        // Those of the same region.
+        let public = self.public();
+        for slot in (0..CONTAINERS).filter(|slot| *slot != own) {
+            let lease = &public.header.lease[slot];
+            let word = lease.load(SeqCst);
+            if word != 0 {
+                let at = std::ptr::from_ref(lease) as usize;
+                leases.push(LeaseWord { word, writer: identity(number, slot), at });
             }
-            let read = |which: usize| self.at(container, which).load(SeqCst);
-            let mut present: Option<Present> = None;
-            for speaking in self.speaking(container, heard, now) {
-                let read_it = |which: usize| speaking.word(which);
-                let it = present.get_or_insert(Present {
-                    index: container,
-                    peer: Peer {
-                        weight: self.weight_of(container),
-                        priority: Priority::Normal,
-                        usage: 0,
-                        demand: 0,
-                        wants: false,
-                        fills: false,
-                        burst: 0,
-                        quiet: u64::MAX,
-                        batches: true,
-                    },
-                    virtual_time: read(of_container::VIRTUAL),
-                    is_on: false,
-                    said: 0,
-                });
-                let flags = read_it(of_process::FLAGS);
-                let part = |which: usize| u32::try_from(read_it(which)).unwrap_or(u32::MAX).min(1_000_000);
-                it.peer.usage = (it.peer.usage + part(of_process::USAGE)).min(1_000_000);
-                it.peer.demand = (it.peer.demand + part(of_process::DEMAND)).min(1_000_000);
-                it.peer.wants |= flags & WANTS != 0;
-                it.peer.fills |= flags & FILLS != 0;
-                it.peer.burst = it.peer.burst.max(read_it(of_process::BURST));
-                it.peer.quiet = it.peer.quiet.min(speaking.quiet(now));
-                it.peer.batches &= flags & BATCHES != 0;
-                it.is_on |= flags & IS_ON != 0;
-                if flags & URGENT != 0 {
-                    it.peer.priority = Priority::Latency;
-                }
-                it.said = it.said.max(speaking.at);
+            let theirs = public.header.said[slot].load(SeqCst);
+            let ours = if theirs == 0 { 0 } else { self::heard(&heard.beside, (slot, CONTAINERS), theirs, now) };
+            if ours != 0 && now.saturating_sub(ours) < FRESH {
+                let told = Told::of(&public.pages[slot]);
+                all.push(Present::read(identity(number, slot), &Said { ours, theirs }, &told, now));
             }
-            present
-        };
-        let own = self.place.container;
+        }
+        // And those of others, unless this is called from inside of itself.
+        let mut are_strange = false;
+        if let (Some(around), Ok(mut neighbours)) = (&self.mapping.around, heard.neighbours.try_borrow_mut())
+            && around.among.is_some()
+        {
+            let (present, words) = neighbours.listen(around, number, now);
+            all.extend_from_slice(present);
+            leases.extend_from_slice(words);
+            are_strange = neighbours.are_strange;
+        }
+        all.sort_unstable_by_key(|it| it.index);
         let works = |it: &Speaking<'_>| it.word(of_process::FLAGS) & PENDING != 0;
-        let processes = self.speaking(own, heard, now).count() as u32;
-        let siblings = self.speaking(own, heard, now).filter(works).count() as u32;
-        Neighbourhood { all: std::array::from_fn(present), own, processes, siblings }
+        let processes = self.speaking(heard, now).count() as u32;
+        let siblings = self.speaking(heard, now).filter(works).count() as u32;
+        let mut among =
+            Neighbourhood { all, leases, named_since: now, own: self.index(), processes, siblings, are_strange };
+        let newest = self.newest(&among).word;
+        let (before, since) = heard.newest.get();
+        if newest == before {
+            among.named_since = since;
+        } else {
+            heard.newest.set((newest, now));
+        }
+        among
+    }
+
+    /// Others find what is told, also when somebody has taken the file away, cut it short or put another into its place.
+    fn stays_public(&self, heard: &Heard, now: u64) {
+        const BETWEEN_LOOKS: u64 = 1_000_000_000;
+        let Some(around) = self.mapping.around.as_ref().filter(|around| around.among.is_some()) else { return };
+        if now.saturating_sub(heard.looked.get()) < BETWEEN_LOOKS {
+            return;
+        }
+        heard.looked.set(now);
+        let path = around.dir.join(file::public_name(&around.gpu));
+        let is_there = file::about(&path).is_ok_and(|about| about.st_ino == self.mapping.number());
+        if !is_there || self.public().header.magic.load(SeqCst) != PUBLIC_MAGIC {
+            let _ = file::publish(self.mapping);
+        }
+    }
+
+    fn newest(&self, among: &Neighbourhood) -> LeaseWord {
+        let own = self.lease_word();
+        let own = LeaseWord { word: own.load(SeqCst), writer: among.own, at: std::ptr::from_ref(own) as usize };
+        // Two of the same number were taken at once, for want of a holder: the one of the lower index counts.
+        let newest = |it: &&LeaseWord| (it.number(), usize::MAX - it.writer);
+        among.leases.iter().chain([&own]).max_by_key(newest).copied().unwrap_or(own)
     }
 
     /// The newest lease.
     pub fn lease(&self, among: &Neighbourhood, now: u64) -> Lease {
-        let words = (0..CONTAINERS).map(|index| (self.at(index, of_container::LEASE).load(SeqCst), index));
-        // Two of the same number were taken at once, for want of a holder: the one of the lower index counts.
-        let newest = words.max_by_key(|(word, index)| (word >> 16, CONTAINERS - index));
-        let (word, writer) = newest.unwrap_or((0, 0));
-        let named = ((word & 0xffff) as usize).checked_sub(1);
+        let newest = self.newest(among);
+        // One that is off comes on first, and says nothing meanwhile.
+        let comes = |it: &Present| !it.is_on && now.saturating_sub(among.named_since) < COMING;
         let can_use = |it: &Present| {
             it.peer.takes_leases()
                 && it.peer.wants
-                && (it.index == self.place.container || now.saturating_sub(it.said) < SILENT || !it.is_on)
+                && (it.index == among.own || now.saturating_sub(it.said) < SILENT || comes(it))
         };
-        let holder = named.filter(|index| among.get(*index).is_some_and(can_use));
-        let watch = holder.unwrap_or(writer);
-        Lease { holder, number: word >> 16, watch, word: self.at(watch, of_container::LEASE).load(SeqCst) }
+        let holder = newest.named().filter(|index| among.get(*index).is_some_and(can_use));
+        let watch = match holder {
+            Some(holder) if holder == among.own => None,
+            Some(holder) => among.leases.iter().find(|it| it.writer == holder),
+            None => Some(&newest),
+        };
+        let own = self.lease_word();
+        let (watch, word) = match watch {
+            Some(watch) => (watch.at, watch.word),
+            None => (std::ptr::from_ref(own) as usize, own.load(SeqCst)),
+        };
+        Lease { holder, number: newest.number(), watch, word }
     }
 
     /// Gives the GPU to a container, after so many leases.
     pub fn pass_lease(&self, to: usize, number: u64) {
-        let own = self.own(of_container::LEASE);
-        own.store(number.wrapping_add(1) << 16 | (to as u64).wrapping_add(1) & 0xffff, SeqCst);
+        let own = self.lease_word();
+        own.store(number.wrapping_add(1) << WHO_BITS | to as u64 & ((1 << WHO_BITS) - 1), SeqCst);
         sys::futex_wake_shared(own);
     }
 
     /// Whether there is a newer lease.
     pub fn is_over(&self, lease: &Lease) -> bool {
-        self.at(lease.watch, of_container::LEASE).load(SeqCst) != lease.word
+        let here = |word: &&AtomicU64| std::ptr::from_ref::<AtomicU64>(word) as usize == lease.watch;
+        if let Some(word) = self.public().header.lease.iter().find(here) {
+            return word.load(SeqCst) != lease.word;
+        }
+        let mut word = [0];
+        sys::copy_own(&mut word, &[lease.watch], 8) != Ok(8) || word[0] != lease.word
     }
 
     /// Sleeps until there is a newer lease, somebody rings, or until then.
     pub fn wait_for_lease(&self, lease: &Lease, until: u64, now: u64) {
         let time = Duration::from_nanos(until.saturating_sub(now).min(900_000_000));
-        // The number of leases is above the low bits, so the low half of the word changes with every one.
-        sys::futex_wait_shared(self.at(lease.watch, of_container::LEASE), lease.word as u32, time);
+        // The low bits of how many leases there were are in the low half of the word, so that it changes with every one.
+        if !sys::futex_wait_shared(lease.watch, lease.word as u32, time) {
+            // Whoever held it has taken the word away.
+            sys::sleep(time.min(Duration::from_millis(1)));
+        }
     }
 
     /// The container has held the GPU so long.
@@ -412,7 +686,7 @@ impl Compute<'_> {
 
     /// And so much longer, until it was off.
     pub fn held_longer(&self, time: u64, weight: Share) {
-        self.own(of_container::VIRTUAL).fetch_add(steer::virtual_time(time, weight), SeqCst);
+        self.page().virtual_time.fetch_add(steer::virtual_time(time, weight), SeqCst);
     }
 
     /// Who comes anew has had no less than the least of those that are there: rest is not saved up. And hardly more than any of
@@ -422,7 +696,7 @@ impl Compute<'_> {
         if let (Some(least), Some(most)) = (times().min(), times().max()) {
             let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
             let most = most.saturating_add(steer::virtual_time(LEASE, weight));
-            let own = self.own(of_container::VIRTUAL);
+            let own = &self.page().virtual_time;
             let had = own.load(SeqCst);
             // Lost where a process of the same container adds to it at once, which joins itself.
             let _ = own.compare_exchange(had, had.clamp(least, most), SeqCst, SeqCst);

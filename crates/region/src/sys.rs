@@ -1,7 +1,7 @@
 //! The system, from inside of somebody else's process: system calls of our own, because many of the C library's functions
 //! are points at which a thread can be cancelled.
 
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_int, c_long, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -61,12 +61,108 @@ impl File {
 
     /// Whether it is a plain file, and its size.
     pub fn kind(&self) -> Result<(bool, u64), c_int> {
+        let about = self.about()?;
+        Ok((about.st_mode & libc::S_IFMT == libc::S_IFREG, about.st_size as u64))
+    }
+
+    /// The number of its inode: no other file that is there at the same time, on the same file system, has it.
+    pub fn number(&self) -> Result<u64, c_int> {
+        Ok(self.about()?.st_ino)
+    }
+
+    /// What the system says of it.
+    pub fn about(&self) -> Result<libc::stat, c_int> {
         // SAFETY: numbers, for which zero is a value.
         let mut about: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: a place to write to, in the form that the kernel writes, which is also the C library's on 64-bit machines.
         outcome(unsafe { libc::syscall(libc::SYS_fstat, self.0, &raw mut about) })?;
-        Ok((about.st_mode & libc::S_IFMT == libc::S_IFREG, about.st_size as u64))
+        Ok(about)
     }
+}
+
+impl File {
+    /// Reads so many words from a place; says whether they were there.
+    pub fn read_words(&self, words: &mut [u64], at: usize) -> bool {
+        let size = size_of_val(words);
+        // SAFETY: the words are ours to write, and any bytes are a value of them.
+        let read = unsafe { libc::syscall(libc::SYS_pread64, self.0, words.as_mut_ptr(), size, at as i64) };
+        read == size as c_long
+    }
+}
+
+/// A directory that is open.
+pub struct Directory(File);
+
+impl Directory {
+    const FLAGS: c_int = libc::O_RDONLY | libc::O_DIRECTORY;
+
+    /// Opens one.
+    pub fn open(path: &CStr) -> Result<Directory, c_int> {
+        File::open(path, Directory::FLAGS).map(Directory)
+    }
+
+    /// One in it, which is no link.
+    pub fn inner(&self, name: &CStr) -> Result<Directory, c_int> {
+        self.open_at(name, Directory::FLAGS).map(Directory)
+    }
+
+    /// A file in it, to be read, which is no link.
+    pub fn file(&self, name: &CStr) -> Result<File, c_int> {
+        self.open_at(name, libc::O_RDONLY)
+    }
+
+    fn open_at(&self, name: &CStr, flags: c_int) -> Result<File, c_int> {
+        let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        // SAFETY: a descriptor, and a name that ends in NUL.
+        let file = outcome(unsafe { libc::syscall(libc::SYS_openat, (self.0).0, name.as_ptr(), flags, 0) })?;
+        Ok(File(file as c_int))
+    }
+
+    /// When it was last changed.
+    pub fn mtime(&self) -> (i64, i64) {
+        self.0.about().map_or((0, 0), |about| (about.st_mtime, about.st_mtime_nsec))
+    }
+
+    /// The names in it, no more than so many.
+    pub fn names(&self, most: usize) -> Vec<CString> {
+        let mut names = Vec::new();
+        let mut buffer = [0u64; 1024];
+        loop {
+            let (into, size) = (buffer.as_mut_ptr(), size_of_val(&buffer));
+            // SAFETY: a descriptor, and bytes that are ours to write.
+            let read = outcome(unsafe { libc::syscall(libc::SYS_getdents64, (self.0).0, into, size) });
+            let Ok(read @ 1..) = read else { return names };
+            // SAFETY: the kernel has written so many of the buffer's bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), (read as usize).min(size)) };
+            let mut rest = bytes;
+            // Each entry: two numbers of 8 bytes, its own length in 2, a kind, and the name, ended by NUL.
+            while let Some(length) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
+                let Some(entry) = rest.get(..length).filter(|it| it.len() > 19) else { break };
+                if names.len() == most {
+                    return names;
+                }
+                names.extend(CStr::from_bytes_until_nul(&entry[19..]).map(CStr::to_owned));
+                rest = &rest[length..];
+            }
+        }
+    }
+}
+
+/// Copies memory of this process's own from several places, `size` bytes of each, as another process's would be: what is not there is
+/// an error, and no signal. Says how many bytes were copied, up to the first that could not be.
+pub fn copy_own(into: &mut [u64], from: &[usize], size: usize) -> Result<usize, c_int> {
+    /// What the kernel takes at a time.
+    const MOST: usize = 512;
+    let from = &from[..from.len().min(MOST)];
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: (from.len() * size).min(size_of_val(into)) };
+    let remote: Vec<libc::iovec> =
+        from.iter().map(|at| libc::iovec { iov_base: *at as *mut c_void, iov_len: size }).collect();
+    let (process, count) = (pid(), remote.len());
+    // SAFETY: bytes that are ours to write, any of which are a value of words; where they come from the kernel checks.
+    outcome(unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, process, &raw const local, 1usize, remote.as_ptr(), count, 0usize)
+    })
+    .map(|copied| copied as usize)
 }
 
 impl Drop for File {
@@ -195,12 +291,13 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, c_int::MAX, nothing, nothing, 0) };
 }
 
-/// Sleeps while the low half of a word that processes share has this value; for less than a second.
-pub fn futex_wait_shared(word: &crate::sync::AtomicU64, value: u32, limit: Duration) {
+/// Sleeps while the low half of a word that processes share has this value; for less than a second. `false`: there is no such word.
+pub fn futex_wait_shared(word: usize, value: u32, limit: Duration) -> bool {
     let limit = libc::timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-    let (low, nothing) = (std::ptr::from_ref(word).cast::<u32>(), null_mut::<c_void>());
-    // SAFETY: a word that lives, of which a little-endian machine has the low half first, and a time that does.
-    unsafe { libc::syscall(libc::SYS_futex, low, libc::FUTEX_WAIT, value, &raw const limit, nothing, 0) };
+    let nothing = null_mut::<c_void>();
+    // SAFETY: a time that lives; whether there is a word the kernel checks, of which a little-endian machine has the low half first.
+    let waited = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &raw const limit, nothing, 0) };
+    waited == 0 || ![libc::EFAULT, libc::EINVAL].contains(&errno())
 }
 
 /// Wakes all that sleep on it, in all processes.

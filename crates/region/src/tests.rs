@@ -58,7 +58,7 @@ impl Owner for Someone {
 }
 
 fn region() -> Mapping {
-    Mapping::new(None).expect("there is memory")
+    Mapping::new(None, None).expect("there is memory")
 }
 
 fn account<'a>(table: &'a Table, place: &'a Place) -> Account<'a> {

@@ -128,15 +128,15 @@ fn versions_are_served_by_the_rule() {
     let member = region.join("box", Some(10)).expect("room");
     member.reserve(3).expect("room");
     let now = std::fs::read(file_in(&dir)).expect("the region");
-    assert_eq!((&now[8..12], now[100]), (&[1, 0, 9, 0][..], 77));
+    assert_eq!((&now[8..12], now[100]), (&[2, 0, 9, 0][..], 77));
     drop((member, region));
     // Another major version: not even looked at, however much the rest looks like ours.
-    bytes[8] = 2;
+    bytes[8] = 3;
     std::fs::write(file_in(&dir), &bytes).expect("room");
     match Region::open(&dir, &GPU) {
-        Err(error @ OpenError::Version { theirs: (2, 9), .. }) => {
+        Err(error @ OpenError::Version { theirs: (3, 9), .. }) => {
             let text = error.to_string();
-            assert!(text.contains("version 2.9") && text.contains(&format!("version {MAJOR}.{MINOR}")), "{text}");
+            assert!(text.contains("version 3.9") && text.contains(&format!("version {MAJOR}.{MINOR}")), "{text}");
         }
         other => panic!("{other:?}"),
     }

@@ -218,9 +218,9 @@ impl State {
         let wants = waits > WAITING && !matches!(self.off, Some(Off::Limit | Off::Due));
         let facts = self.facts(wants);
         if is_there {
-            compute.says(&facts, now);
+            compute.says(&self.heard, &facts, now);
         } else {
-            compute.says_nothing();
+            compute.says_nothing(&self.heard, now);
         }
         // What was just said counts for this look, too.
         let among = compute.neighbourhood(&self.heard, now);

@@ -91,7 +91,7 @@ impl State {
         self.off = off;
         process.is_off(off);
         let facts = self.facts(!matches!(off, Some(Off::Limit | Off::Due)));
-        compute.says(&facts, ended);
+        compute.says(&self.heard, &facts, ended);
     }
 
     /// A call took too long. Others make contexts, say, and hold the module's lock: then not again soon. If it happens once, the

@@ -1,11 +1,11 @@
 //! How a process finds the others of its container.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ration_contract::Settings;
 use ration_region::{Gpu, Member, Region};
 
-use crate::ledger::{directory, rescue};
+use crate::ledger::{homes, rescue};
 use crate::log;
 
 /// What the container is called.
@@ -13,14 +13,14 @@ pub fn name(settings: &Settings) -> String {
     settings.name.clone().unwrap_or_else(derived_name)
 }
 
-/// A place in the container, and the directory in which others can have one there.
-pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<String>)> {
+/// A place in the container, and the directory in which others can have one, too.
+pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<PathBuf>)> {
     let name = name(settings);
     rescue::prepare();
-    for dir in directory(settings) {
-        match Region::open(Path::new(&dir), gpu) {
+    for (dir, home) in homes(settings) {
+        match Region::open_at(&home, gpu) {
             Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
-                Ok(member) => return Some((member, Some(dir))),
+                Ok(member) => return Some((member, home.find())),
                 Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
             },
             Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
@@ -30,8 +30,10 @@ pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<
 }
 
 /// A place in the container there, and nowhere else, for a process that had one before. It has been said why there is none.
-pub fn join_again(gpu: &Gpu, settings: &Settings, cap: u64, dir: &str) -> Option<Member> {
-    Region::open(Path::new(dir), gpu).ok()?.join(&name(settings), Some(cap)).ok()
+pub fn join_again(gpu: &Gpu, settings: &Settings, cap: u64, dir: &Path) -> Option<Member> {
+    let homes = homes(settings);
+    let (_, home) = homes.iter().find(|(_, home)| home.may_be(dir))?;
+    Region::open_at(home, gpu).ok()?.join(&name(settings), Some(cap)).ok()
 }
 
 /// The same for all processes of a container: what they see of the file system is one and the same thing.

@@ -7,6 +7,7 @@
 //! Once a second it is looked whether the directory has a whole region again. Then the process joins the others there, with what it
 //! holds. Not one whose memory descriptors keep: their marks name the place that it had, and nobody would find them.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use ration_contract::Settings;
@@ -21,11 +22,11 @@ pub struct Seat {
     member: AtomicPtr<Member>,
     is_shared: AtomicBool,
     /// Where it was at first, if others can come there.
-    directory: Option<String>,
+    directory: Option<PathBuf>,
 }
 
 impl Seat {
-    pub fn new(member: Member, directory: Option<String>) -> Seat {
+    pub fn new(member: Member, directory: Option<PathBuf>) -> Seat {
         let is_shared = AtomicBool::new(directory.is_some());
         Seat { member: AtomicPtr::new(Box::into_raw(Box::new(member))), is_shared, directory }
     }
@@ -168,7 +169,7 @@ impl Slice {
     }
 
     /// Where it was once, and is no more.
-    fn away_from(&self) -> Option<&str> {
+    fn away_from(&self) -> Option<&Path> {
         let is_away = !self.is_shared() || self.member().is_lost();
         self.seat.directory.as_deref().filter(|_| is_away)
     }

@@ -7,7 +7,7 @@ import struct
 from functools import cache
 from pathlib import Path
 
-LAYOUT = Path(__file__).resolve().parents[3] / "crates/region/layout/1.1.txt"
+LAYOUT = Path(__file__).resolve().parents[3] / "crates/region/layout/2.0.txt"
 LIMIT, GPU_TIME = 0, 8  # which of a container's words
 MILLIONTHS = 10_000  # of a limit, in a per cent
 
@@ -42,14 +42,14 @@ def word(region: bytes, container: str, which: int) -> int | None:
 
 def gpu_time_of(regions: Path, container: str) -> int:
     """Nanoseconds that the GPUs that there are regions of have worked for a container, by its account."""
-    found = (word(path.read_bytes(), container, GPU_TIME) for path in regions.glob("*.region"))
+    found = (word(path.read_bytes(), container, GPU_TIME) for path in regions.rglob("*.region"))
     return sum(time or 0 for time in found)
 
 
 def set_limit(regions: Path, container: str, limit: float) -> None:
     """Another limit, in per cent, on all GPUs that it uses; it holds at once. What it owes by the one before, it still owes."""
     changed = 0
-    for path in regions.glob("*.region"):
+    for path in regions.rglob("*.region"):
         at = words_of(path.read_bytes(), container)
         if at is None:
             continue

@@ -267,7 +267,7 @@ proptest! {
     }
 }
 
-const ALL_NAMES: [&str; 10] = [
+const ALL_NAMES: [&str; 11] = [
     "RATION_MEMORY",
     "RATION_COMPUTE",
     "RATION_COMPUTE_REQUEST",
@@ -275,6 +275,7 @@ const ALL_NAMES: [&str; 10] = [
     "RATION_PRIORITY",
     "RATION_NAME",
     "RATION_DIR",
+    "RATION_OWN_DIR",
     "RATION_STRICT",
     "CUDA_DEVICE_MEMORY_LIMIT_3",
     "CUDA_DEVICE_SM_LIMIT",

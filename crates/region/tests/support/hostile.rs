@@ -227,9 +227,9 @@ fn compute(member: &Member, dice: &mut Dice) {
     match dice.below(10) {
         0 | 1 => {
             let facts = Facts { usage: dice.bytes() as u32, wants: true, fills: dice.once_in(2), ..Facts::default() };
-            compute.says(&facts, now);
+            compute.says(&heard, &facts, now);
         }
-        2 => compute.says_nothing(),
+        2 => compute.says_nothing(&heard, now),
         3 => compute.charge(Bucket::new(compute.limit()), dice.bytes(), now, dice.bytes()),
         4 => compute.launched(dice.bytes(), 1),
         5 => {
