@@ -105,6 +105,13 @@ pub const SOON: u64 = CALL / 2;
 pub const OVERLAP: u64 = 3 * CALL;
 /// Nobody stays off for others for longer, whatever they say.
 pub const LONGEST_OFF: u64 = 2 * ROUND;
+/// Whoever was kept off for that long again and again, so many times within so long, believes nobody's leases for some time: somebody
+/// says what is not so. What is lost to that is a tenth.
+pub const TIMES_OFF: u32 = 3;
+/// See [`TIMES_OFF`].
+pub const BELIEVES: u64 = 10 * LONGEST_OFF;
+/// See [`TIMES_OFF`].
+pub const DISBELIEVES: u64 = 30 * LONGEST_OFF;
 /// A call that takes channels off has done so when it began so long ago: with it, a program that is on for a quarter of 20 ms has
 /// 24.7% of the time by its own count.
 pub const OFF_AFTER: u64 = SWITCH;

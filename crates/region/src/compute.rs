@@ -50,6 +50,8 @@ pub struct ComputeView {
     pub waited: u64,
     /// Leases that it has had.
     pub leases: u64,
+    /// How often it stopped believing others' leases, because they kept it off for too long again and again.
+    pub disbelieved: u64,
     /// How often it went off the GPU or on.
     pub switches: u64,
     /// Whether that is by its channels; `None`: it was not tried yet.
@@ -72,6 +74,7 @@ impl ComputeView {
             throttled: read(word::THROTTLED),
             waited: read(word::WAITED),
             leases: read(of_container::LEASES),
+            disbelieved: read(of_container::DISBELIEVED),
             switches: read(of_container::SWITCHES),
             by_channels: match read(of_container::SWITCH) {
                 0 => None,

@@ -52,6 +52,8 @@ pub(crate) mod of_container {
     /// How often its channels went off or on, and how long that took.
     pub const SWITCHES: usize = 34;
     pub const SWITCHING: usize = 35;
+    /// How often it stopped believing others' leases, because they kept it off for too long again and again.
+    pub const DISBELIEVED: usize = 40;
     /// Leases that it has had.
     pub const LEASES: usize = 36;
     /// Nanoseconds that it was off the GPU, by its limit and for others' leases.
@@ -714,6 +716,11 @@ impl Compute<'_> {
         let which = if by_limit { of_container::OFF_BY_LIMIT } else { of_container::OFF_FOR_OTHERS };
         self.own(which).fetch_add(time, SeqCst);
         self.own(if by_limit { word::THROTTLED } else { word::WAITED }).fetch_add(time, SeqCst);
+    }
+
+    /// Others' leases have kept it off for too long again and again, and do not count for some time.
+    pub fn believes_nobody(&self) {
+        self.own(of_container::DISBELIEVED).fetch_add(1, SeqCst);
     }
 
     /// Whether its channels are driven.

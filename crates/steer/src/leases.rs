@@ -1,7 +1,9 @@
 //! Leases: whether the container takes them, whether it has one, and when it passes it on.
 
 use ration_policy::steer;
-use ration_policy::tuning::{IDLE, LEASE, LONG_ANSWER, LONGEST_OFF, LOOK, SOON, WAITING};
+use ration_policy::tuning::{
+    BELIEVES, DISBELIEVES, IDLE, LEASE, LONG_ANSWER, LONGEST_OFF, LOOK, ROUND, SOON, TIMES_OFF, WAITING,
+};
 use ration_region::{Compute, Lease, Neighbourhood};
 
 use crate::Off;
@@ -27,6 +29,31 @@ impl Held {
     fn costs(&self, now: u64) -> u64 {
         let time = now.min(self.until).saturating_sub(self.since);
         self.had.max(time / 4).min(time)
+    }
+}
+
+/// How often it was kept off by others' leases for as long as can be.
+#[derive(Default)]
+pub struct KeptOff {
+    times: u32,
+    since: u64,
+}
+
+impl KeptOff {
+    pub const NEW: KeptOff = KeptOff { times: 0, since: 0 };
+
+    /// Once more: for how long others' leases do not count.
+    fn again(&mut self, compute: &Compute<'_>, now: u64) -> u64 {
+        if self.times == 0 || now > self.since + BELIEVES {
+            *self = KeptOff { times: 0, since: now };
+        }
+        self.times += 1;
+        if self.times < TIMES_OFF {
+            return LEASE;
+        }
+        self.times = 0;
+        compute.believes_nobody();
+        DISBELIEVES
     }
 }
 
@@ -82,7 +109,10 @@ impl State {
         if !is_mine {
             self.held = None;
             if self.off == Some(Off::Others) && now > self.since + LONGEST_OFF {
-                self.free_until = now + LEASE;
+                // One that asked for next to nothing is off for that long at most times.
+                let round = u128::from(length) * u128::from(among.weights()) / u128::from(weight.ppm().max(1));
+                let is_short = round <= u128::from(ROUND);
+                self.free_until = now + if is_short { self.kept_off.again(compute, now) } else { LEASE };
             }
             // Where nobody holds the GPU, nobody makes way.
             return (now < self.free_until || lease.holder.is_none(), Some(lease), u64::MAX);

@@ -9,7 +9,7 @@ use ration_region::{Compute, Facts, Heard, Lease, Neighbourhood, Present};
 
 use crate::account::{Account, Look};
 use crate::demand::Demand;
-use crate::leases::Held;
+use crate::leases::{Held, KeptOff};
 use crate::room::{Room, Streak};
 use crate::switching::peers;
 use crate::{Off, Process};
@@ -79,6 +79,7 @@ pub struct State {
     pub(crate) was_slow: u64,
     /// It waited for too long, and is on until then, whatever others say.
     pub(crate) free_until: u64,
+    pub(crate) kept_off: KeptOff,
     pub(crate) streak: Streak,
     pub(crate) is_urgent: bool,
     pub(crate) room: Room,
@@ -158,6 +159,7 @@ impl State {
             rests_until: 0,
             was_slow: 0,
             free_until: 0,
+            kept_off: KeptOff::NEW,
             streak: Streak::NEW,
             is_urgent: false,
             room: Room::NEW,

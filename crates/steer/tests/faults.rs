@@ -158,3 +158,27 @@ fn words_that_others_write_change_nothing() {
         assert!((24..=26).contains(&got[0]) && (58..=61).contains(&got[1]), "{limit:?}, {owes}: {got:?}");
     }
 }
+
+/// One says over and over that the GPU is its own. The others have what plain time slicing gives them, but for a tenth: nobody is believed
+/// for longer than that.
+#[test]
+fn who_says_that_every_lease_is_its_own_is_not_believed_for_long() {
+    for seed in 0..3 {
+        let mut node =
+            Node::new(&[container(50, Shape::DEEP), container(25, Shape::GEMM), container(25, Shape::DEEP)], seed);
+        node.run(1_000 * MS, true);
+        node.tenants[0].lies = true;
+        node.gpu.on(0);
+        let got = outcome(&mut node, 0, 20_000 * MS, true).usage;
+        // As by the hardware alone.
+        let shapes = [Shape::DEEP, Shape::GEMM, Shape::DEEP];
+        let plain = outcome(&mut Node::new(&shapes.map(|it| container(0, it)), seed), 0, 5_000 * MS, false).usage;
+        tell(&format!("beside one that lies: {got:.3?}; by plain time slicing {plain:.3?}"));
+        assert!((1..3).all(|it| got[it] > 0.85 * plain[it]), "seed {seed}: {got:.3?} of {plain:.3?}");
+        assert!((1..3).all(|it| node.view(it).disbelieved > 0), "seed {seed}: nobody says so");
+        node.tenants[0].lies = false;
+        node.run(13_000 * MS, true);
+        let got = outcome(&mut node, 0, 2_000 * MS, true).usage;
+        assert!(got[0] > 0.46 && got[1..].iter().all(|got| *got > 0.22), "seed {seed}: it is over, and {got:.3?}");
+    }
+}

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use ration_policy::tuning::BATCH;
 use ration_policy::{Bucket, Priority, Share, steer};
-use ration_region::{Compute, ComputeView, Entitled, Heard, Lease, Member, Region};
+use ration_region::{Compute, ComputeView, Entitled, Facts, Heard, Lease, Member, Region};
 use ration_steer::{Fault, Off, Process, Seen, State, Switch};
 use sim_scheduler::programs::{Program, Shape, Together};
 use sim_scheduler::{Costs, Gpu, OFF_CALL, ON_CALL, US};
@@ -198,6 +198,9 @@ pub struct Tenant {
     still_until: u64,
     /// By so much its clock is ahead of the node's.
     pub ahead: u64,
+    /// It is not steered, and says that it holds a lease that there was none after.
+    pub lies: bool,
+    heard: Heard,
     /// Since when it is off, and the longest time for which it was.
     off_since: Option<u64>,
     pub longest_off: u64,
@@ -257,6 +260,8 @@ impl Node {
             held: false,
             still_until: 0,
             ahead: 0,
+            lies: false,
+            heard: Heard::new(),
             off_since: None,
             longest_off: 0,
         });
@@ -342,6 +347,15 @@ impl Node {
         let late = if self.late > 0 && self.random().is_multiple_of(50) { self.random() % self.late } else { 0 };
         let tenant = &mut self.tenants[which];
         let member = Rc::clone(tenant.member.as_ref().expect("it lives"));
+        if tenant.lies {
+            if now >= tenant.next {
+                let says = Facts { wants: true, fills: true, is_on: true, pending: true, demand: 1_000_000, ..Facts::default() };
+                member.compute().says(&tenant.heard, &says, now);
+                member.compute().pass_lease(member.compute().index(), 1 << 33);
+                tenant.next = now + MS;
+            }
+            return;
+        }
         let entitled = self.has_quota_files.then(|| tenant.is.entitled());
         let compute = member.compute().entitled_to(entitled);
         if tenant.lease.as_ref().is_some_and(|lease| compute.is_over(lease)) {
