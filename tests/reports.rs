@@ -264,19 +264,19 @@ fn near(figure: &u64, wanted: &u64, within: u64, what: &str) -> Result<(), Strin
 #[test]
 fn a_region_that_cannot_be_read_leaves_the_lists_as_they_are() {
     let scene = Scene::new();
-    // The first of them makes the file; what stands in its place then is no region.
+    // The first of them makes the file; what stands in its place then is no region, and nobody can make one there.
     drop(scene.work(Some("one"), 1, 0));
     let file = scene.regions.files().pop().expect("a region");
-    std::fs::write(&file, "not a region").expect("writable");
+    std::fs::remove_file(&file).and_then(|()| std::fs::create_dir(&file)).expect("writable");
     let sessions = [scene.work(Some("one"), 1, 0), scene.work(Some("two"), 1, 0), scene.work(None, 1, 0)];
     assert_eq!(scene.ask(Some("one")).list("Compute_v3"), scene.figures(&sessions));
 
     // And where there can be none: those who could not join are in nobody's list.
-    let nowhere = file.join("nowhere");
+    let nowhere = Path::new("/proc/nowhere");
     let everybody = scene.figures(&sessions);
     let alone = |program: &Path| {
         let mut command = scene.command(Some("one"), program);
-        command.env("RATION_DIR", &nowhere).env("RATION_LOG", "off");
+        command.env("RATION_DIR", nowhere).env("RATION_LOG", "off");
         command
     };
     assert_eq!(Answers::to(&mut alone(&scene.ask)).list("Compute_v3"), everybody, "seen from outside");

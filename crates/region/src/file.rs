@@ -138,6 +138,30 @@ pub fn open(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
     Err(place.error("open", libc::ENOENT))
 }
 
+/// The same in a directory that is the container's own: what is there and is no region, or one that is damaged, is replaced. Whoever is in
+/// it finds that it has lost its name ([`is_at_its_place`]).
+pub fn mend(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
+    let opened = open(home, gpu);
+    let is_damaged = match &opened {
+        Err(OpenError::NotARegion { .. }) => true,
+        Err(OpenError::System { what: "open", errno, .. }) => [libc::ELOOP, libc::ENXIO].contains(errno),
+        _ => false,
+    };
+    match home.find().map(|dir| Place::new(dir.join(What::Region.name(&gpu.uuid)))) {
+        Some(Ok(place)) if is_damaged => {
+            remove(&place);
+            open(home, gpu)
+        }
+        _ => opened,
+    }
+}
+
+/// Whether the region's name leads to the file that is mapped.
+pub fn is_at_its_place(mapping: &Mapping) -> bool {
+    let Some(around) = &mapping.around else { return true };
+    about(&around.dir.join(What::Region.name(&around.gpu))).is_ok_and(|about| mapping.is_of(about.st_ino))
+}
+
 /// Whether users who are not the owner may make files in a directory.
 fn is_for_all(dir: &Path) -> bool {
     about(dir).is_ok_and(|about| about.st_mode & 0o002 != 0)
@@ -158,7 +182,7 @@ pub fn publish(mapping: &Mapping) -> Result<(), OpenError> {
     let Some(around) = &mapping.around else { return Ok(()) };
     let gpu = Gpu { uuid: around.gpu, total: 0 };
     let place = Place::new(around.dir.join(What::Public.name(&gpu.uuid)))?;
-    for _ in 0..3 {
+    for _ in 0..4 {
         match place.open(0) {
             Ok(file) => {
                 match begin(&place, &file, What::Public) {
@@ -176,6 +200,8 @@ pub fn publish(mapping: &Mapping) -> Result<(), OpenError> {
                 return mapping.publish(file.0, number).map_err(|error| place.error("map", error));
             }
             Err(libc::ENOENT) => make(&around.dir, &place, &gpu, What::Public, is_for_all(&around.dir))?,
+            // Something else has its name: a link, or a file that may not be read.
+            Err(libc::ELOOP | libc::ENXIO | libc::EACCES) => remove(&place),
             Err(error) => return Err(place.error("open", error)),
         }
     }
@@ -345,7 +371,7 @@ fn begin(place: &Place, file: &File, what: What) -> Result<Begin, OpenError> {
 fn map(place: &Place, file: &File, gpu: &Gpu, around: Around) -> Result<Mapping, OpenError> {
     let minor = begin(place, file, What::Region)?.minor;
     fill(file, What::Region).map_err(|error| place.error("fill", error))?;
-    let mapping = Mapping::new(Some(file.0), Some(around)).map_err(|error| place.error("map", error))?;
+    let mapping = Mapping::new(Some(file), Some(around)).map_err(|error| place.error("map", error))?;
     let header = &mapping.table().header;
     if !header.is_laid_out_as_ours() {
         return Err(place.is_not_a_region("its slots are not where they should be"));

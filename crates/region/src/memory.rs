@@ -18,13 +18,15 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::around::Around;
 use crate::layout::{PUBLIC_SIZE, Public, SIZE, Table};
-use crate::sys::errno;
+use crate::sys::{File, errno};
 
 /// A mapped region, with its shadow. Unmapped when dropped.
 pub struct Mapping {
     table: NonNull<Table>,
     /// Where it lies, and so where others' lie; `None`: it is this process's alone.
     pub around: Option<Around>,
+    /// The number of the inode of the region's file; 0: it has none.
+    file: u64,
     /// The number by which others know the public file; 0: there is none.
     public: AtomicU64,
 }
@@ -57,7 +59,8 @@ unsafe fn fill(place: *mut c_void, size: usize) -> *mut c_void {
 impl Mapping {
     /// Maps the file, of which there are at least [`SIZE`] bytes, or else memory that this process shares with none but
     /// those that it forks. `Err` holds the error number.
-    pub fn new(file: Option<c_int>, around: Option<Around>) -> Result<Mapping, c_int> {
+    pub fn new(file: Option<&File>, around: Option<Around>) -> Result<Mapping, c_int> {
+        let number = file.map_or(Ok(0), File::number)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: room for the region and for its shadow, at a place of the kernel's choosing; nothing lies there yet.
         let room = unsafe { libc::mmap(null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0) };
@@ -68,7 +71,7 @@ impl Mapping {
         // SAFETY: the parts of the room, which is ours and which nothing points to yet; their sizes are multiples of the page's.
         let filled = unsafe {
             let table = match file {
-                Some(file) => libc::mmap(room, SIZE, both, shared, file, 0),
+                Some(file) => libc::mmap(room, SIZE, both, shared, file.0, 0),
                 None => fill(room, SIZE),
             };
             // What is told to everybody is told to nobody yet.
@@ -81,7 +84,7 @@ impl Mapping {
                     place.compare_exchange(null_mut(), table.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 };
                 MAPPED.iter().find(add);
-                Ok(Mapping { table, around, public: AtomicU64::new(0) })
+                Ok(Mapping { table, around, file: number, public: AtomicU64::new(0) })
             }
             _ => {
                 let error = errno();
@@ -106,6 +109,11 @@ impl Mapping {
         // SAFETY: mapped by `new` behind the region and its shadow, aligned to a page, as large as a `Public`, which is all atomic
         // words; stays mapped for as long as `self` is there.
         unsafe { &*self.table.as_ptr().cast::<u8>().wrapping_add(PUBLIC_AT).cast::<Public>() }
+    }
+
+    /// Whether this is the file of that number.
+    pub fn is_of(&self, number: u64) -> bool {
+        self.file == number
     }
 
     /// From now on what is told goes into a file, of which there are at least [`PUBLIC_SIZE`] bytes, and which others know by a number.

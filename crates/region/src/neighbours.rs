@@ -13,13 +13,15 @@ use ration_policy::tuning::{FRESH, MS};
 use crate::around::Around;
 use crate::layout::{CONTAINERS, MAJOR, PUBLIC_MAGIC, PUBLIC_SIZE, Page, Public, PublicHeader};
 use crate::steering::{LeaseWord, Present, Said, Told, Word, identity};
-use crate::sys::{Directory, File, boot, copy_own};
+use crate::sys::{Clock, Directory, File, boot, copy_own};
 
 /// The directory is looked at so often for whether it has changed; and anew, changed or not, so often.
 const LOOK: u64 = 50 * MS;
 const LOOK_ANYWAY: u64 = 1_000 * MS;
 /// Whoever makes a directory makes the files in it soon after.
 const UNSETTLED: u64 = 300 * MS;
+/// So many times as long as it takes to look, it is not looked again: whoever fills the directory keeps nobody busy.
+const RESTS: u64 = 100;
 /// So many neighbours are listened to, and so many names looked at: a GPU has no more containers than that, and who makes more names
 /// than that keeps nobody busy with them.
 const MOST: usize = 512;
@@ -55,6 +57,8 @@ pub struct Neighbours {
     looked: u64,
     read: u64,
     changed: u64,
+    /// How long to let it be after that.
+    rest: u64,
     mtime: (i64, i64),
     /// The kernel does not copy for us: files are read.
     by_files: bool,
@@ -78,6 +82,7 @@ impl Neighbours {
             looked: 0,
             read: 0,
             changed: 0,
+            rest: 0,
             mtime: (0, 0),
             by_files: false,
             at: 0,
@@ -92,8 +97,10 @@ impl Neighbours {
     pub fn listen(&mut self, around: &Around, own: u64, now: u64) -> (&[Present], &[LeaseWord]) {
         if self.at != now {
             self.at = now;
-            if now >= self.looked.saturating_add(LOOK) || now < self.looked {
+            if now >= self.looked.saturating_add(LOOK.max(self.rest)) || now < self.looked {
+                let clock = Clock::start();
                 self.look(around, own, now);
+                self.rest = RESTS * clock.passed().as_nanos() as u64;
             }
             self.hear(now);
         }

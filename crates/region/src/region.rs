@@ -43,6 +43,11 @@ impl Region {
         file::open(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
     }
 
+    /// The same for the container itself: what is damaged there is replaced.
+    pub fn mend_at(home: &Home, gpu: &Gpu) -> Result<Region, OpenError> {
+        file::mend(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
+    }
+
     /// Whether others can read what is told here.
     pub fn is_public(&self) -> bool {
         self.mapping.as_ref().is_some_and(|mapping| mapping.number() != 0)
@@ -157,6 +162,12 @@ impl Member {
             && slot.life.load(SeqCst) == self.life;
         let is_known = || table.container_of(slot).is_some_and(|(_, container)| container.has_member(place.process));
         !is_there || !is_known()
+    }
+
+    /// Whether whoever comes to the container now comes to another region: somebody has removed or replaced the file. It makes a system
+    /// call.
+    pub fn is_astray(&self) -> bool {
+        !file::is_at_its_place(&self.mapping)
     }
 
     /// Takes `bytes`, if the container then holds no more than its cap. To be called before the driver is.

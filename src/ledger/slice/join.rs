@@ -18,7 +18,7 @@ pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<
     let name = name(settings);
     rescue::prepare();
     for (dir, home) in homes(settings) {
-        match Region::open_at(&home, gpu) {
+        match Region::mend_at(&home, gpu) {
             Ok(region) => match Box::leak(Box::new(region)).join(&name, Some(cap)) {
                 Ok(member) => return Some((member, home.find())),
                 Err(why) => log::warn!("{dir}: {why}. This process is held to the whole limit by itself"),
@@ -33,7 +33,7 @@ pub fn join(gpu: &Gpu, settings: &Settings, cap: u64) -> Option<(Member, Option<
 pub fn join_again(gpu: &Gpu, settings: &Settings, cap: u64, dir: &Path) -> Option<Member> {
     let homes = homes(settings);
     let (_, home) = homes.iter().find(|(_, home)| home.may_be(dir))?;
-    Region::open_at(home, gpu).ok()?.join(&name(settings), Some(cap)).ok()
+    Region::mend_at(home, gpu).ok()?.join(&name(settings), Some(cap)).ok()
 }
 
 /// The same for all processes of a container: what they see of the file system is one and the same thing.

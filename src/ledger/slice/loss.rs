@@ -168,9 +168,9 @@ impl Slice {
         self.seat.exchange(member, is_shared);
     }
 
-    /// Where it was once, and is no more.
+    /// Where it was once, and is no more; or is, and whoever comes now is elsewhere.
     fn away_from(&self) -> Option<&Path> {
-        let is_away = !self.is_shared() || self.member().is_lost();
+        let is_away = !self.is_shared() || self.member().is_lost() || self.member().is_astray();
         self.seat.directory.as_deref().filter(|_| is_away)
     }
 

@@ -349,7 +349,14 @@ impl Node {
         let member = Rc::clone(tenant.member.as_ref().expect("it lives"));
         if tenant.lies {
             if now >= tenant.next {
-                let says = Facts { wants: true, fills: true, is_on: true, pending: true, demand: 1_000_000, ..Facts::default() };
+                let says = Facts {
+                    wants: true,
+                    fills: true,
+                    is_on: true,
+                    pending: true,
+                    demand: 1_000_000,
+                    ..Facts::default()
+                };
                 member.compute().says(&tenant.heard, &says, now);
                 member.compute().pass_lease(member.compute().index(), 1 << 33);
                 tenant.next = now + MS;

@@ -1,0 +1,329 @@
+//! Containers that others, of another user or in another container, want to harm: by what lies in the directory in which all of them meet.
+//! Whatever they do, nobody but themselves loses anything but the order of turns. The judges are the simulated GPU's own record, and what
+//! the system answers.
+
+use std::ffi::CString;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ration_policy::Priority;
+use ration_region::{Facts, Gpu, Heard, Home, Region, forget_in_child};
+
+#[path = "caps/container.rs"]
+mod container;
+#[path = "channels/steered.rs"]
+mod steered;
+mod support;
+
+use container::Session;
+use steered::{Steered, milliseconds};
+use support::{compile, report};
+
+/// An ordinary user, who is nobody's neighbour.
+const STRANGER: libc::uid_t = 65534;
+
+/// Two containers that fill the GPU, with three quarters and a quarter of it.
+struct Pair {
+    steered: Steered,
+    sessions: [Session; 2],
+    gpu: Gpu,
+}
+
+fn open_to_all(steered: &Steered) {
+    fs::set_permissions(&steered.regions.0, Permissions::from_mode(0o1777)).expect("it is ours");
+}
+
+const NAMES: [&str; 2] = ["tests/one", "tests/two"];
+
+impl Pair {
+    fn begin() -> Pair {
+        let steered = Steered::new(compile("compute_work"));
+        open_to_all(&steered);
+        Pair::on(steered)
+    }
+
+    fn on(steered: Steered) -> Pair {
+        let begin = |which: usize| {
+            let request = ["75%", "25%"][which];
+            steered.start(NAMES[which], &[("RATION_COMPUTE_REQUEST", request)], &["queue", "500", "120"])
+        };
+        let sessions = [begin(0), begin(1)];
+        let gpu = steered.world.settings().gpu[0];
+        Pair { sessions, gpu: Gpu { uuid: gpu.uuid, total: gpu.memory }, steered }
+    }
+
+    /// What each has of the GPU.
+    fn shares(&self, window: u64) -> [f64; 2] {
+        let shares = self.steered.shares(&[&self.sessions[0], &self.sessions[1]], window);
+        [shares[0], shares[1]]
+    }
+
+    fn dir(&self) -> &Path {
+        &self.steered.regions.0
+    }
+
+    fn have_their_shares(&self, what: &str, text: &mut String) {
+        let are_right = |[one, two]: [f64; 2]| (70.0..=80.0).contains(&one) && (20.0..=30.0).contains(&two);
+        let mut got = [0.0; 2];
+        // What is to come about after something that others did has some seconds for it.
+        for _ in 0..5 {
+            got = self.shares(1_000);
+            if are_right(got) {
+                break;
+            }
+        }
+        let said = format!("{what}: {:.1}, {:.1} of 75, 25\n", got[0], got[1]);
+        text.push_str(&said);
+        assert!(are_right(got), "{said}");
+    }
+}
+
+/// Does something as another user, in a process of its own, until it is told to end. `false`: this user can be nobody else.
+struct Stranger(libc::pid_t);
+
+impl Stranger {
+    fn does(deed: impl FnOnce()) -> Option<Stranger> {
+        // SAFETY: takes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("not tried: this user cannot become another");
+            return None;
+        }
+        // SAFETY: the child does nothing that glibc does not allow in a child of a process with threads.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "no process");
+        if child == 0 {
+            forget_in_child();
+            // SAFETY: plain numbers; the child ends with its parent, and there and then.
+            unsafe {
+                libc::setgroups(0, std::ptr::null());
+                libc::setgid(STRANGER);
+                libc::setuid(STRANGER);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed)).is_ok();
+                libc::_exit(i32::from(!well));
+            }
+        }
+        Some(Stranger(child))
+    }
+
+    /// Waits for its end; whether it ended well.
+    fn ended_well(self) -> bool {
+        let mut status = 0;
+        // SAFETY: a child of this process that nobody has waited for.
+        let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) } == self.0 && status == 0;
+        std::mem::forget(self);
+        ended
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What lies in a directory, two levels deep.
+fn all_in(dir: &Path) -> Vec<PathBuf> {
+    let inside = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let first: Vec<PathBuf> = inside(dir).collect();
+    let second: Vec<PathBuf> = first.iter().flat_map(|dir| inside(dir)).collect();
+    first.into_iter().chain(second).collect()
+}
+
+fn fifo(path: &Path) {
+    let text = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: a path that ends in NUL.
+    assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o666) }, 0);
+}
+
+#[test]
+fn what_is_a_containers_own_another_user_cannot_change() {
+    let pair = Pair::begin();
+    let dir = pair.dir().to_owned();
+    let Some(stranger) = Stranger::does(|| {
+        let all = all_in(&dir);
+        assert_eq!(all.len(), 2 + 4, "a directory and two files for each container: {all:?}");
+        for path in &all {
+            let kind = path.metadata().expect("it can be seen");
+            let elsewhere = dir.join("elsewhere");
+            let mut tried = vec![
+                ("rename", fs::rename(path, &elsewhere)),
+                ("chmod", fs::set_permissions(path, Permissions::from_mode(0o777))),
+            ];
+            if kind.is_dir() {
+                tried.push(("remove", fs::remove_dir_all(path)));
+                tried.push(("make", fs::write(path.join("new"), "mine")));
+                tried.push(("link", symlink("/etc/passwd", path.join("gpu.public"))));
+            } else {
+                tried.push(("remove", fs::remove_file(path)));
+                tried.push(("write", OpenOptions::new().write(true).open(path).map(drop)));
+                tried.push(("cut", OpenOptions::new().write(true).truncate(true).open(path).map(drop)));
+            }
+            for (what, outcome) in tried {
+                let error = outcome.map(|()| panic!("{what} {}", path.display())).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what} {}: {error}", path.display());
+            }
+            let is_public = path.extension().is_some_and(|it| it == "public");
+            let may_be_read = kind.is_dir() || fs::File::open(path).is_ok();
+            assert_eq!(may_be_read, kind.is_dir() || is_public, "{}", path.display());
+        }
+    }) else {
+        return;
+    };
+    assert!(stranger.ended_well(), "another user could do what it should not");
+    pair.have_their_shares("after all was tried", &mut String::new());
+}
+
+#[test]
+fn who_takes_a_containers_name_first_keeps_it_from_nothing() {
+    let steered = Steered::new(compile("compute_work"));
+    open_to_all(&steered);
+    let dir = steered.regions.0.clone();
+    // SAFETY: takes nothing.
+    let user = unsafe { libc::geteuid() };
+    let name = format!("{user}-tests%2fone");
+    let taken = name.clone();
+    let Some(stranger) = Stranger::does(|| {
+        fs::create_dir(dir.join(&taken)).expect("anybody may");
+        fs::write(dir.join(format!("{taken}~1")), "a file").expect("anybody may");
+        symlink("/etc", dir.join(format!("{taken}~2"))).expect("anybody may");
+        fifo(&dir.join(format!("{taken}~3")));
+        symlink("nowhere", dir.join(format!("{taken}~4"))).expect("anybody may");
+    }) else {
+        return;
+    };
+    assert!(stranger.ended_well());
+    let pair = Pair::on(steered);
+    let sibling = pair.steered.start(NAMES[0], &[("RATION_COMPUTE_REQUEST", "75%")], &["queue", "500", "60"]);
+    milliseconds(300);
+    let region = Region::open(&pair.dir().join(format!("{name}~5")), &pair.gpu).expect("the next name is free");
+    let members: usize = region.containers().map(|it| it.members().filter(|member| member.alive).count()).sum();
+    assert_eq!(members, 2, "both processes of the container are in one place");
+    drop(sibling);
+    pair.have_their_shares("in a directory of another name", &mut String::new());
+}
+
+/// Files of a neighbour that is none: nothing that reads them ends, hangs or is misled.
+#[test]
+fn what_lies_beside_a_container_harms_nobody() {
+    let pair = Pair::begin();
+    let dir = pair.dir().to_owned();
+    let file = all_in(&dir).into_iter().find(|path| path.extension().is_some_and(|it| it == "public"));
+    let (file, mut text) = (file.expect("it tells others"), String::new());
+    let name = file.file_name().expect("it has one").to_owned();
+    let good = fs::read(&file).expect("everybody may");
+    pair.have_their_shares("before", &mut text);
+    let Some(stranger) = Stranger::does(|| {
+        // SAFETY: a plain number.
+        unsafe { libc::umask(0) };
+        let at = |which: &str| {
+            let inner = dir.join(which);
+            fs::create_dir(&inner).expect("anybody may");
+            inner.join(&name)
+        };
+        fs::write(at("empty"), "").expect("room");
+        fs::write(at("noise"), vec![0xa5; 40_000]).expect("room");
+        fs::write(at("half"), &good[..good.len() / 2]).expect("room");
+        let mut other = good.clone();
+        other[8] = 9;
+        fs::write(at("version"), &other).expect("room");
+        fifo(&at("fifo"));
+        symlink("/dev/zero", at("zeros")).expect("room");
+        symlink(&file, at("link")).expect("room");
+        symlink(dir.join("fifo"), dir.join("directory")).expect("room");
+        fs::create_dir(at("deep")).expect("room");
+        for number in 0..3000 {
+            let _ = fs::create_dir(dir.join(format!("many-{number}")));
+        }
+        // And one that is as it should be, with whatever in it, and cut short and made longer all the time.
+        let cut = at("cut");
+        fs::write(&cut, &good).expect("room");
+        let file = OpenOptions::new().write(true).open(&cut).expect("its own");
+        for number in 0u64.. {
+            let mut noise: Vec<u8> = (0..good.len() as u64).map(|at| (at * 31 + number * 7919 >> 3) as u8).collect();
+            noise[..64].copy_from_slice(&good[..64]);
+            let _ = file.set_len(number % 3 * 18_000);
+            let _ = std::os::unix::fs::FileExt::write_all_at(&file, &noise, 0);
+            std::thread::sleep(Duration::from_micros(number % 1500));
+        }
+    }) else {
+        return;
+    };
+    milliseconds(1_000);
+    // What the noise says of leases may be anything.
+    let [one, two] = pair.shares(8_000);
+    text += &format!("beside noise: {one:.1}, {two:.1}\n");
+    assert!(one.min(two) > 15.0 && one + two > 85.0, "{text}");
+    drop(stranger);
+    for entry in fs::read_dir(pair.dir()).expect("it is there").flatten() {
+        if entry.metadata().is_ok_and(|about| about.uid() == STRANGER) {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
+    milliseconds(13_000);
+    pair.have_their_shares("afterwards", &mut text);
+    report("neighbours-noise.txt", &text);
+}
+
+/// One says over and over that it fills the GPU, and that every lease is its own, with a number that there is none after.
+#[test]
+fn who_lies_about_leases_takes_a_tenth_at_most() {
+    let pair = Pair::begin();
+    let (dir, gpu) = (pair.dir().to_owned(), pair.gpu);
+    let Some(_stranger) = Stranger::does(|| {
+        let region = Region::open_at(&Home::among(&dir, "liar"), &gpu).expect("anybody may");
+        let member = region.join("liar", None).expect("there is room");
+        let (compute, heard) = (member.compute(), Heard::new());
+        compute.begin_with_request(Some(ration_policy::Share::WHOLE), Priority::Normal);
+        let says =
+            Facts { wants: true, fills: true, is_on: true, pending: true, demand: 1_000_000, ..Facts::default() };
+        loop {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: a place to write the time to.
+            unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+            let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+            compute.says(&heard, &says, now);
+            compute.pass_lease(compute.index(), (1 << 33) + 7);
+            milliseconds(1);
+        }
+    }) else {
+        return;
+    };
+    let [one, two] = pair.shares(14_000);
+    let text = format!("beside a liar: {one:.1}, {two:.1}; by plain time slicing 50, 50\n");
+    report("neighbours-liar.txt", &text);
+    assert!(one.min(two) > 35.0 && one + two > 80.0, "{text}");
+}
+
+/// A container's own file for everybody is removed, cut short, written over or replaced, by itself. It tells others again soon, and
+/// meanwhile nobody stands still.
+#[test]
+fn who_loses_its_page_is_heard_again() {
+    let pair = Pair::begin();
+    let mut text = String::new();
+    let files = all_in(pair.dir()).into_iter().filter(|path| path.extension().is_some_and(|it| it == "public"));
+    let is_of_one = |path: &PathBuf| path.parent().is_some_and(|dir| dir.to_string_lossy().ends_with("one"));
+    let page = files.into_iter().find(is_of_one).expect("it has a page");
+    for (what, deed) in [
+        ("removed", (|path: &Path| fs::remove_file(path)) as fn(&Path) -> std::io::Result<()>),
+        ("cut short", |path| OpenOptions::new().write(true).open(path)?.set_len(100)),
+        ("emptied", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
+        ("written over", |path| fs::write(path, vec![0xff; 36_864])),
+        ("replaced", |path| {
+            fs::remove_file(path)?;
+            symlink("/dev/zero", path)
+        }),
+    ] {
+        deed(&page).expect("its own");
+        milliseconds(1_200);
+        pair.have_their_shares(what, &mut text);
+    }
+    report("neighbours-page.txt", &text);
+}
