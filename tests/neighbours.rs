@@ -2,11 +2,13 @@
 //! Whatever they do, nobody but themselves loses anything but the order of turns. The judges are the simulated GPU's own record, and what
 //! the system answers.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use ration_policy::Priority;
@@ -326,4 +328,149 @@ fn who_loses_its_page_is_heard_again() {
         pair.have_their_shares(what, &mut text);
     }
     report("neighbours-page.txt", &text);
+}
+
+/// Pods on a node: each has a directory of its own mounted writable, and that of all of them read-only.
+struct Pods {
+    steered: Steered,
+    /// Where the pods' own directories are mounted.
+    own: container::Regions,
+}
+
+impl Pods {
+    fn new(program: &str) -> Pods {
+        let steered = Steered::new(compile(program));
+        open_to_all(&steered);
+        Pods { steered, own: container::Regions::new() }
+    }
+
+    /// A command in a pod, as a user. `None`: this machine lets nobody mount anything.
+    fn command(&self, pod: &str, user: libc::uid_t, mut command: Command) -> Option<Command> {
+        let (common, made, own) = (&self.steered.regions.0, self.steered.regions.0.join(pod), self.own.0.join(pod));
+        for dir in [&made, &own] {
+            fs::create_dir_all(dir).expect("it is ours");
+            // As the kubelet makes it.
+            fs::set_permissions(dir, Permissions::from_mode(0o1777)).expect("it is ours");
+        }
+        command.env("RATION_OWN_DIR", &own);
+        let text = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+        let (common, made, own) = (text(common), text(&made), text(&own));
+        let enter = move || {
+            let mount = |from: &CStr, to: &CStr, flags: libc::c_ulong| {
+                // SAFETY: paths that end in NUL, or nothing.
+                unsafe { libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) == 0 }
+            };
+            // SAFETY: in a child that was forked just now and has one thread, which allocates nothing; plain numbers.
+            let done = unsafe {
+                libc::unshare(libc::CLONE_NEWNS) == 0
+                    && mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE)
+                    && mount(&made, &own, libc::MS_BIND)
+                    && mount(&common, &common, libc::MS_BIND)
+                    && mount(c"none", &common, libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY)
+                    && libc::setgid(user) == 0
+                    && libc::setuid(user) == 0
+            };
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        let mut trial = Command::new("true");
+        // SAFETY: see above.
+        unsafe {
+            trial.pre_exec(enter.clone());
+            command.pre_exec(enter);
+        }
+        let can = trial.status().is_ok_and(|status| status.success());
+        if !can {
+            println!("not tried: this machine lets nobody mount anything");
+        }
+        can.then_some(command)
+    }
+}
+
+#[test]
+fn pods_share_a_gpu_and_cannot_write_to_each_others_files() {
+    let pods = Pods::new("compute_work");
+    let start = |which: usize| {
+        let settings = [("RATION_COMPUTE_REQUEST", ["75%", "25%"][which])];
+        let command = pods.steered.command(NAMES[which], &settings, &["queue", "500", "60"]);
+        pods.command(["pod-a", "pod-b"][which], 0, command).map(|mut command| steered::ready(&mut command))
+    };
+    let (Some(one), Some(two)) = (start(0), start(1)) else { return };
+    milliseconds(1_000);
+    let shares = pods.steered.shares(&[&one, &two], 2_000);
+    assert!((70.0..=80.0).contains(&shares[0]) && (20.0..=30.0).contains(&shares[1]), "{shares:?}");
+
+    let common = pods.steered.regions.0.display().to_string();
+    let attack = format!(
+        "cd {common} || exit 1; ls -d pod-b/gpu-*.public pod-b/gpu-*.region\n\
+         for file in pod-b/gpu-*; do : 2>/dev/null >>$file && echo WROTE; rm -f $file 2>/dev/null && echo REMOVED; done\n\
+         mkdir pod-c 2>/dev/null && echo MADE; mv pod-b pod-d 2>/dev/null && echo MOVED; rmdir pod-b 2>/dev/null && echo GONE\n\
+         mount -o remount,bind,rw {common} 2>/dev/null && echo AS-ROOT-OF-THE-NODE"
+    );
+    let mut shell = Command::new("setpriv");
+    // A container's root has no right to mount.
+    shell.args(["--bounding-set=-sys_admin", "--inh-caps=-all", "sh", "-c", &attack]);
+    let said = pods.command("pod-a", 0, shell).expect("as before").output().expect("a shell");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert_eq!(said.lines().count(), 2, "it sees the other's two files and can do nothing with them: {said}");
+    let shares = pods.steered.shares(&[&one, &two], 2_000);
+    assert!((70.0..=80.0).contains(&shares[0]) && (20.0..=30.0).contains(&shares[1]), "{shares:?}");
+}
+
+#[test]
+fn users_of_one_pod_have_one_limit() {
+    let pods = Pods::new("compute_work");
+    let lost = container::program("lost");
+    let start = |user: libc::uid_t| {
+        let settings = [("RATION_MEMORY", "2GiB".to_owned())];
+        let mut command = container::inside(&pods.steered.machine, &pods.steered.regions, NAMES[0], &settings, &lost);
+        command.arg("default");
+        let mut session = Session::start(&mut pods.command("pod-a", user, command)?, steered::PATIENCE);
+        session.until("ready").expect("it starts");
+        session.tell("start");
+        session.line().expect("an answer");
+        Some(session)
+    };
+    let fill = |session: &mut Session, bytes: u64| {
+        session.tell(&format!("fill {} {bytes}", 64 << 20));
+        let line = session.line().expect("an answer").unwrap_or_default();
+        line.split(' ').nth(1).and_then(|count| count.parse::<u64>().ok()).unwrap_or_else(|| panic!("{line}"))
+    };
+    let (Some(mut root), Some(mut nobody)) = (start(0), start(STRANGER)) else { return };
+    let (first, second) = (fill(&mut root, 512 << 20), fill(&mut nobody, 4 << 30));
+    let held: u64 = {
+        let record = pods.steered.world.record();
+        let alive = record.processes.iter().filter(|it| it.alive && !it.observer);
+        alive.flat_map(|it| it.gpus.values()).map(|gpu| gpu.figure_bytes).sum()
+    };
+    assert!(first == 512 << 20 && second > 0 && held <= 2 << 30, "{first} and {second}; they hold {} MiB", held >> 20);
+    assert!(held > (2 << 30) - (160 << 20), "nearly all of it can be had: {} MiB", held >> 20);
+}
+
+/// Where others use the region of an older library, in the directory of all, limits hold, and that is said once.
+#[test]
+fn who_is_beside_another_version_says_so_once() {
+    let steered = Steered::new(compile("compute_work"));
+    let uuid = steered.world.settings().gpu[0].uuid;
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits[part].to_owned()).join("-");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a number").replace('-', "");
+    let boot = u128::from_str_radix(boot.trim(), 16).expect("a number");
+    let mut old = vec![0u8; 331_776];
+    old[..8].copy_from_slice(b"rationRG");
+    old[8..12].copy_from_slice(&[1, 0, 1, 0]);
+    old[64..72].copy_from_slice(&((boot >> 64) as u64).to_le_bytes());
+    old[72..80].copy_from_slice(&(boot as u64).to_le_bytes());
+    let file = steered.regions.0.join(format!("gpu-{name}.region"));
+    for (is_in_use, expected) in [(false, 0), (true, 1)] {
+        old[69_632 + 5 * 256] = u8::from(is_in_use);
+        fs::write(&file, &old).expect("room");
+        let mut limited = steered.start(NAMES[0], &[("RATION_COMPUTE_LIMIT", "50%")], &["queue", "500", "3"]);
+        milliseconds(1_000);
+        let share = steered.shares(&[&limited], 1_000)[0];
+        assert!((48.0..=52.0).contains(&share), "{share}");
+        while let Ok(Some(_)) = limited.line() {}
+        let said = limited.said();
+        assert_eq!(said.matches("another major version").count(), expected, "in use: {is_in_use}; {said}");
+    }
+    assert!(fs::read(&file).is_ok_and(|now| now == old), "the other's file was changed");
 }

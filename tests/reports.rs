@@ -272,11 +272,13 @@ fn a_region_that_cannot_be_read_leaves_the_lists_as_they_are() {
     assert_eq!(scene.ask(Some("one")).list("Compute_v3"), scene.figures(&sessions));
 
     // And where there can be none: those who could not join are in nobody's list.
-    let nowhere = Path::new("/proc/nowhere");
+    let plain = scene.regions.0.join("plain");
+    std::fs::write(&plain, "").expect("writable");
+    let nowhere = plain.join("nowhere");
     let everybody = scene.figures(&sessions);
     let alone = |program: &Path| {
         let mut command = scene.command(Some("one"), program);
-        command.env("RATION_DIR", nowhere).env("RATION_LOG", "off");
+        command.env("RATION_DIR", &nowhere).env("RATION_LOG", "off");
         command
     };
     assert_eq!(Answers::to(&mut alone(&scene.ask)).list("Compute_v3"), everybody, "seen from outside");

@@ -178,10 +178,26 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
             .state
             .with(|state| state.look(&steer.here(slice), &slice.compute_as_entitled(), &seen, sys::nanoseconds()));
         is_beside_others |= next.is_beside_others;
+        if next.are_strange {
+            say_that_others_are_strange(slice);
+        }
         if soonest.as_ref().is_none_or(|(_, _, at)| next.at < *at) {
             soonest = Some((slice, next.lease, next.at));
         }
     }
     lane::is_beside_others(is_beside_others);
     soonest
+}
+
+/// Once: with whom shares do not hold.
+#[cold]
+fn say_that_others_are_strange(slice: &Slice) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "GPU {}: some containers use a library of another major version. Limits hold; between them and this one the GPU is \
+             shared by plain time slicing",
+            slice.device
+        );
+    }
 }

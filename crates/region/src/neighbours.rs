@@ -11,7 +11,9 @@ use std::ptr::null_mut;
 use ration_policy::tuning::{FRESH, MS};
 
 use crate::around::Around;
-use crate::layout::{CONTAINERS, MAJOR, PUBLIC_MAGIC, PUBLIC_SIZE, Page, Public, PublicHeader};
+use crate::file::region_name;
+use crate::layout::{CONTAINERS, MAGIC, MAJOR, PUBLIC_MAGIC, PUBLIC_SIZE, Page, Public, PublicHeader};
+use crate::life::DIED;
 use crate::steering::{LeaseWord, Present, Said, Told, Word, identity};
 use crate::sys::{Clock, Directory, File, boot, copy_own};
 
@@ -120,7 +122,7 @@ impl Neighbours {
         }
         self.read = now;
         let mut before = std::mem::take(&mut self.all);
-        self.are_strange = false;
+        self.are_strange = is_used_by_older_ones(&directory, &around.gpu);
         for name in directory.names(MOST_NAMES) {
             if name.as_bytes().starts_with(b".") || self.all.len() == MOST {
                 continue;
@@ -270,6 +272,25 @@ fn is_of_another_version(file: &File) -> bool {
     let mut begin = [0; 16];
     let there = file.kind().is_ok_and(|(is_plain, _)| is_plain) && file.read(&mut begin) == Ok(begin.len());
     there && begin.starts_with(&PUBLIC_MAGIC.to_le_bytes()) && u16::from_le_bytes([begin[8], begin[9]]) != MAJOR
+}
+
+/// Whether living processes are in a region of the first major version: all containers had one together, in this directory.
+fn is_used_by_older_ones(directory: &Directory, gpu: &[u8; 16]) -> bool {
+    /// Where processes' slots were, how many, and how long each was.
+    const PROCESSES: (usize, usize, usize) = (69_632, 1024, 256);
+    let Ok(name) = CString::new(region_name(gpu)) else { return false };
+    let Ok(file) = directory.file(&name) else { return false };
+    let (mut begin, mut slots) = ([0; 10], vec![0; 64 * PROCESSES.2 / 8]);
+    let is_one = file.kind().is_ok_and(|(is_plain, _)| is_plain)
+        && file.read_words(&mut begin, 0)
+        && begin[0] == MAGIC
+        && begin[1] as u16 == 1
+        && [begin[8], begin[9]] == boot();
+    is_one
+        && (0..PROCESSES.1 / 64).any(|part| {
+            file.read_words(&mut slots, PROCESSES.0 + part * 64 * PROCESSES.2)
+                && slots.iter().step_by(PROCESSES.2 / 8).any(|life| matches!(*life as u32, 1..DIED))
+        })
 }
 
 fn path(among: &CString, name: &CString, file: &CString) -> CString {

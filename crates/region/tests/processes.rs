@@ -270,7 +270,7 @@ fn whoever_is_killed_whenever_the_ledger_is_right() {
     drop(all);
     let drafts: Vec<_> =
         std::fs::read_dir(&dir).expect("the directory").map(|it| it.expect("a file").file_name()).collect();
-    assert_eq!(drafts.len(), 1, "{drafts:?}");
+    assert_eq!(drafts.len(), 2, "the region and what is public: {drafts:?}");
 }
 
 #[test]

@@ -106,6 +106,8 @@ pub struct Next {
     pub lease: Option<Lease>,
     /// There are others on the GPU.
     pub is_beside_others: bool,
+    /// There are some who tell it otherwise: with them it is shared as the hardware does it.
+    pub are_strange: bool,
 }
 
 impl Default for State {
@@ -273,7 +275,12 @@ impl State {
             }
             None => now + if is_there { CALM } else { 5 * CALM },
         };
-        Next { at, lease: lease.filter(|_| self.off == Some(Off::Others)), is_beside_others: !is_alone }
+        Next {
+            at,
+            lease: lease.filter(|_| self.off == Some(Off::Others)),
+            is_beside_others: !is_alone,
+            are_strange: among.are_strange,
+        }
     }
 
     fn account(
