@@ -249,7 +249,7 @@ fn what_lies_beside_a_container_harms_nobody() {
         fs::write(&cut, &good).expect("room");
         let file = OpenOptions::new().write(true).open(&cut).expect("its own");
         for number in 0u64.. {
-            let mut noise: Vec<u8> = (0..good.len() as u64).map(|at| (at * 31 + number * 7919 >> 3) as u8).collect();
+            let mut noise: Vec<u8> = (0..good.len() as u64).map(|at| ((at * 31 + number * 7919) >> 3) as u8).collect();
             noise[..64].copy_from_slice(&good[..64]);
             let _ = file.set_len(number % 3 * 18_000);
             let _ = std::os::unix::fs::FileExt::write_all_at(&file, &noise, 0);

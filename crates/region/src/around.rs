@@ -151,3 +151,30 @@ impl Around {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_containers_make_names_of_directories() {
+        // SAFETY: takes nothing and always succeeds.
+        let user = unsafe { libc::geteuid() };
+        assert_eq!(directory_name("team/web-1/main"), format!("{user}-team%2fweb-1%2fmain"));
+        assert_eq!(directory_name(".."), format!("{user}-.."));
+        let long = |end: &str| directory_name(&format!("{}{end}", "x/".repeat(120)));
+        assert!(long("a").len() <= LONGEST && long("a") != long("b") && !long("a").contains('/'));
+    }
+
+    #[test]
+    fn a_directory_of_ones_own_is_found_by_who_made_it() {
+        let above = std::env::temp_dir().join(format!("ration-homes-{}", std::process::id()));
+        let home = Home::among(&above, "box");
+        assert_eq!(home.find(), None);
+        let made = home.ready().expect("it can be made");
+        assert!(home.find().as_deref() == Some(&made) && home.may_be(&made) && !home.may_be(&above));
+        assert_eq!(Home::among(&above, "box").ready(), Ok(made.clone()));
+        assert_ne!(Home::among(&above, "other").ready(), Ok(made));
+        std::fs::remove_dir_all(&above).expect("it was ours");
+    }
+}

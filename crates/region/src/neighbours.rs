@@ -297,3 +297,62 @@ fn path(among: &CString, name: &CString, file: &CString) -> CString {
     let path = [among.as_bytes(), name.as_bytes(), file.as_bytes()].join(&b'/');
     CString::new(path).unwrap_or_default()
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Facts, Gpu, Heard, Home, Member, Region};
+
+    const GPU: Gpu = Gpu { uuid: [7; 16], total: 1 << 30 };
+    const NOW: u64 = 1_000 * MS;
+
+    fn member(among: &std::path::Path, name: &str) -> Member {
+        Region::open_at(&Home::among(among, name), &GPU).expect("a region").join(name, None).expect("room")
+    }
+
+    /// What is copied from mappings is what is read from files, also of one that is cut short or gone.
+    #[test]
+    fn neighbours_are_heard_by_either_way() {
+        let among = std::env::temp_dir().join(format!("ration-neighbours-{}", std::process::id()));
+        let all = ["one", "two", "three"].map(|name| member(&among, name));
+        let says = |it: &Member, usage: u32, now: u64| {
+            it.compute().says(&Heard::new(), &Facts { usage, wants: true, ..Facts::default() }, now);
+        };
+        all.iter().zip([100_000, 200_000, 300_000]).for_each(|(it, usage)| says(it, usage, NOW));
+        all[2].compute().pass_lease(all[1].compute().index(), 41);
+        let around = Around::of(&Home::among(&among, "one"), &among.join("one"), &GPU);
+        let own = all[0].compute().index() as u64 >> 6;
+        let heard = |by_files: bool, now: u64| {
+            let mut neighbours = Neighbours { by_files, ..Neighbours::new() };
+            let (present, leases) = neighbours.listen(&around, own, now);
+            let mut usage: Vec<u32> = present.iter().map(|it| it.peer.usage).collect();
+            usage.sort_unstable();
+            (usage, leases.iter().map(|it| (it.number(), it.named())).collect::<Vec<_>>())
+        };
+        let named = Some(all[1].compute().index());
+        for by_files in [false, true] {
+            assert_eq!(heard(by_files, NOW), (vec![200_000, 300_000], vec![(42, named)]), "by files: {by_files}");
+            assert_eq!(heard(by_files, NOW + FRESH), (vec![], vec![(42, named)]), "their words are old");
+        }
+        // One is cut short: in the middle of its page, then altogether.
+        let home = Home::among(&among, "three").find().expect("it is there");
+        let public = home.join(around.file.to_str().expect("text"));
+        for (length, expected) in [(4096 + 100, vec![(42, named)]), (100, vec![]), (0, vec![])] {
+            let mut before = Neighbours::new();
+            before.listen(&around, own, NOW);
+            std::fs::OpenOptions::new().write(true).open(&public).and_then(|it| it.set_len(length)).expect("ours");
+            for by_files in [false, true] {
+                before.by_files = by_files;
+                before.at = 0;
+                let (present, leases) = before.listen(&around, own, NOW + 1);
+                let leases: Vec<_> = leases.iter().map(|it| (it.number(), it.named())).collect();
+                let is_half = length == 4096 + 100 && !by_files;
+                // The kernel has whole pages of a file whose last page is only begun; a file has not.
+                assert_eq!(present.len(), 1 + usize::from(is_half), "{length} bytes, by files: {by_files}");
+                assert_eq!(leases, expected, "{length} bytes, by files: {by_files}");
+            }
+        }
+        drop(all);
+        std::fs::remove_dir_all(&among).expect("it was ours");
+    }
+}

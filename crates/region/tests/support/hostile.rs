@@ -4,14 +4,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ration_policy::Bucket;
 use ration_policy::Priority;
 use ration_policy::Share;
-use ration_region::{Facts, Gpu, Heard, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
+use ration_region::{Facts, Gpu, Heard, Home, JoinError, Member, ProcessView, Region, forget_in_child, rescue};
 
 #[path = "dice.rs"]
 mod dice;
@@ -20,12 +20,16 @@ use dice::Dice;
 /// The GPU of these regions.
 pub const GPU: Gpu = Gpu { uuid: *b"a hostile region", total: 80 << 30 };
 const FILE: &str = "gpu-6120686f-7374-696c-6520-726567696f6e.region";
+const PUBLIC: &str = "gpu-6120686f-7374-696c-6520-726567696f6e.public";
 
 /// What a region is made of: include/ration.h.
 const SIZE: usize = 331_776;
 const CONTAINERS: (usize, usize, usize) = (4096, 64, 1024);
 const PROCESSES: (usize, usize, usize) = (69_632, 1024, 256);
 const LOCK: usize = 128;
+/// And a public file, of which the words that matter come first.
+const PUBLIC_SIZE: usize = 36_864;
+const SAID_AND_LEASES: usize = 128 + 64 * 16;
 const DIED: u64 = 0x4000_0000;
 
 /// No operation may take longer, on a machine that does other things too. Joining waits for the lock, for about a second.
@@ -83,6 +87,37 @@ impl Harm for Dice {
 fn scribble(file: &File, dice: &mut Dice) {
     let (word, place) = (dice.word().to_le_bytes(), dice.place());
     let _ = file.write_at(&word[..dice.pick(&[4, 4, 8])], place as u64);
+}
+
+/// Writes something somewhere into a public file.
+fn scribble_public(file: &File, dice: &mut Dice) {
+    let (word, place) = (dice.word().to_le_bytes(), dice.pick(&[64, SAID_AND_LEASES, 4096 + 512, PUBLIC_SIZE]));
+    let _ = file.write_at(&word, (dice.below(place / 8) * 8) as u64);
+}
+
+/// The directory in which neighbours' lie.
+fn others(dir: &Path) -> PathBuf {
+    dir.with_file_name("others")
+}
+
+/// Neighbours that mean harm: what they tell is noise, more or less. Their public files, and the region's own.
+fn neighbours(dir: &Path, dice: &mut Dice) -> Vec<PathBuf> {
+    let others = others(dir);
+    let _ = std::fs::remove_dir_all(&others);
+    let mut files = vec![dir.join(PUBLIC)];
+    for number in 0..dice.below(4) {
+        let own = others.join(format!("{number}"));
+        std::fs::create_dir_all(&own).expect("a directory");
+        drop(Region::open_at(&Home::given(&own, &others), &GPU));
+        let file = own.join(PUBLIC);
+        let open = OpenOptions::new().write(true).open(&file).expect("it was made just now");
+        (0..dice.pick(&[0, 10, 1000])).for_each(|_| scribble_public(&open, dice));
+        if dice.once_in(8) {
+            let _ = open.set_len(dice.pick(&[0, 64, 2000, 4096, 5000]));
+        }
+        files.push(file);
+    }
+    files
 }
 
 /// Puts some file into the place of the region's.
@@ -158,7 +193,8 @@ impl Watch {
 
 /// Does everything that can be done with a region.
 fn everything(dir: &Path, dice: &mut Dice, watch: &mut Watch) {
-    let Ok(region) = watch.time("open", LONGEST_JOIN, || Region::open(dir, &GPU)) else { return };
+    let home = if dice.once_in(3) { Home::alone(dir) } else { Home::given(dir, &others(dir)) };
+    let Ok(region) = watch.time("open", LONGEST_JOIN, || Region::open_at(&home, &GPU)) else { return };
     let mut members: Vec<Member> = Vec::new();
     let mut joins = true;
     for _ in 0..dice.pick(&[3, 10, 60]) {
@@ -328,6 +364,7 @@ pub fn round(seed: u64, dir: &Path) -> (Duration, &'static str) {
     let _ = std::fs::remove_dir_all(dir);
     std::fs::create_dir(dir).expect("a directory");
     prepare(dir, dice);
+    let public = neighbours(dir, dice);
     let mut watch = Watch { longest: (Duration::ZERO, "") };
     let (done, path) = (AtomicBool::new(false), dir.join(FILE));
     std::thread::scope(|scope| {
@@ -347,13 +384,28 @@ pub fn round(seed: u64, dir: &Path) -> (Duration, &'static str) {
                 }
             });
         }
-        // Ends the scribbler also when this panics.
+        if dice.once_in(2) {
+            let (done, mut dice) = (&done, Dice(dice.roll()));
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    if let Ok(file) = OpenOptions::new().write(true).open(&public[dice.below(public.len())]) {
+                        (0..dice.below(30)).for_each(|_| scribble_public(&file, &mut dice));
+                        if dice.once_in(20) {
+                            let _ = file.set_len(dice.pick(&[0, 1000, 4096, 4096 + 256, PUBLIC_SIZE as u64]));
+                        }
+                    }
+                    std::thread::sleep(Duration::from_micros(dice.roll() % 100));
+                }
+            });
+        }
+        // Ends the scribblers also when this panics.
         let _done = Done(&done);
         for _ in 0..1 + dice.below(2) {
             everything(dir, dice, &mut watch);
         }
     });
     std::fs::remove_dir_all(dir).expect("it was ours");
+    let _ = std::fs::remove_dir_all(others(dir));
     watch.longest
 }
 
