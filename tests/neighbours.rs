@@ -271,7 +271,7 @@ fn what_lies_beside_a_container_harms_nobody() {
     }
     milliseconds(13_000);
     pair.have_their_shares("afterwards", &mut text);
-    report("neighbours-noise.txt", &text);
+    report("neighbours-noise", &text);
 }
 
 /// One says over and over that it fills the GPU, and that every lease is its own, with a number that there is none after.
@@ -300,7 +300,7 @@ fn who_lies_about_leases_takes_a_tenth_at_most() {
     };
     let [one, two] = pair.shares(14_000);
     let text = format!("beside a liar: {one:.1}, {two:.1}; by plain time slicing 50, 50\n");
-    report("neighbours-liar.txt", &text);
+    report("neighbours-liar", &text);
     assert!(one.min(two) > 35.0 && one + two > 80.0, "{text}");
 }
 
@@ -327,7 +327,7 @@ fn who_loses_its_page_is_heard_again() {
         milliseconds(1_200);
         pair.have_their_shares(what, &mut text);
     }
-    report("neighbours-page.txt", &text);
+    report("neighbours-page", &text);
 }
 
 /// Pods on a node: each has a directory of its own mounted writable, and that of all of them read-only.

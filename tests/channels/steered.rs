@@ -83,6 +83,11 @@ impl Steered {
         Moment { clock: record.clock_ns, uses: sessions.iter().map(of).collect() }
     }
 
+    /// The work that the GPU has done for a program, in nanoseconds.
+    pub fn worked(&self, session: &Session) -> u64 {
+        self.moment(&[session]).uses[0].work_ns
+    }
+
     /// Whether any channels of a program are off the GPU.
     pub fn is_off(&self, session: &Session) -> bool {
         self.moment(&[session]).uses[0].groups.iter().any(|group| !group.on)
