@@ -405,7 +405,7 @@ fn an_interrupted_demo_takes_its_containers_and_their_region_along() {
             && lines.any(|line| line.is_ok_and(|line| line.contains("takes all the memory")));
         assert!(reached, "the demo ended before its second run");
         let (containers, dir) = (await_workers(&demo), world_of(pid).expect("it is still there"));
-        assert_eq!(std::fs::read_dir(dir.join("regions")).map(Iterator::count).ok(), Some(1), "one GPU, one region");
+        assert_eq!(std::fs::read_dir(dir.join("regions")).map(Iterator::count).ok(), Some(2), "a directory for each");
         signal(pid, how);
         let output = demo.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130), "{}", both(&output));
