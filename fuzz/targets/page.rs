@@ -33,7 +33,9 @@ fn stage() -> &'static Stage {
         let among = PathBuf::from(format!("/dev/shm/ration-fuzz-{}", std::process::id()));
         let open = |name: &str| Region::open_at(&Home::among(&among, name), &GPU).expect("a region");
         let member = open("own").join("own", None).expect("room");
-        drop(open("other"));
+        let other = open("other").join("other", None).expect("room");
+        other.compute().says(&Heard::new(), &Facts::default(), 1);
+        drop(other);
         let dir = Home::among(&among, "other").find().expect("it was made just now");
         let other = OpenOptions::new().read(true).write(true).open(dir.join(NAME)).expect("its page");
         let mut whole = vec![0; SIZE as usize];

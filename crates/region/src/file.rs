@@ -116,7 +116,7 @@ pub fn public_name(gpu: &[u8; 16]) -> String {
     What::Public.name(gpu)
 }
 
-/// Finds the GPU's region, or makes it, and maps it; and the public file beside it. Where there is none, what is told is told to nobody.
+/// Finds the GPU's region, or makes it, and maps it. The public file beside it is for who says something: see [`publish`].
 pub fn open(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
     let dir = home.ready()?;
     let place = Place::new(dir.join(What::Region.name(&gpu.uuid)))?;
@@ -125,9 +125,7 @@ pub fn open(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
     for _ in 0..3 {
         match place.open(0) {
             Ok(file) => {
-                let mapping = map(&place, &file, gpu, Around::of(home, &dir, gpu))?;
-                let _ = publish(&mapping);
-                return Ok(mapping);
+                return map(&place, &file, gpu, Around::of(home, &dir, gpu));
             }
             Err(libc::ENOENT) => make(&dir, &place, gpu, What::Region, is_for_all)?,
             // Somebody has it for itself, to see whether it may be removed. That takes a moment.

@@ -83,7 +83,10 @@ impl Mapping {
                 let add = |place: &&AtomicPtr<Table>| {
                     place.compare_exchange(null_mut(), table.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 };
-                MAPPED.iter().find(add);
+                // What has no file nobody can cut short.
+                if file.is_some() {
+                    MAPPED.iter().find(add);
+                }
                 Ok(Mapping { table, around, file: number, public: AtomicU64::new(0) })
             }
             _ => {

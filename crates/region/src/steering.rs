@@ -163,6 +163,7 @@ impl Compute<'_> {
 
     /// This process says what is so now.
     pub fn says(&self, heard: &Heard, facts: &Facts, now: u64) {
+        self.stays_public(heard, now);
         let own = self.own_process();
         let flags = flag(facts.wants, WANTS)
             | flag(facts.fills, FILLS)
@@ -355,8 +356,8 @@ impl Compute<'_> {
     /// Others find what is told, also when somebody has taken the file away, cut it short or put another into its place.
     fn stays_public(&self, heard: &Heard, now: u64) {
         const BETWEEN_LOOKS: u64 = 1_000_000_000;
-        let Some(around) = self.mapping.around.as_ref().filter(|around| around.among.is_some()) else { return };
-        if now.saturating_sub(heard.looked.get()) < BETWEEN_LOOKS {
+        let Some(around) = &self.mapping.around else { return };
+        if heard.looked.get() != 0 && now.saturating_sub(heard.looked.get()) < BETWEEN_LOOKS {
             return;
         }
         heard.looked.set(now);

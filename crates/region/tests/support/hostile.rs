@@ -108,7 +108,10 @@ fn neighbours(dir: &Path, dice: &mut Dice) -> Vec<PathBuf> {
     for number in 0..dice.below(4) {
         let own = others.join(format!("{number}"));
         std::fs::create_dir_all(&own).expect("a directory");
-        drop(Region::open_at(&Home::given(&own, &others), &GPU));
+        let region = Region::open_at(&Home::given(&own, &others), &GPU).expect("a region");
+        let member = region.join("other", None).expect("there is room");
+        member.compute().says(&Heard::new(), &Facts::default(), 1);
+        drop(member);
         let file = own.join(PUBLIC);
         let open = OpenOptions::new().write(true).open(&file).expect("it was made just now");
         (0..dice.pick(&[0, 10, 1000])).for_each(|_| scribble_public(&open, dice));
