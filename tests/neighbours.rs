@@ -149,6 +149,7 @@ fn fifo(path: &Path) {
 fn what_is_a_containers_own_another_user_cannot_change() {
     let pair = Pair::begin();
     let dir = pair.dir().to_owned();
+    milliseconds(500);
     let Some(stranger) = Stranger::does(|| {
         let all = all_in(&dir);
         assert_eq!(all.len(), 2 + 4, "a directory and two files for each container: {all:?}");

@@ -64,6 +64,7 @@ enum What {
     Leave(Place),
     Bury { process: usize, generation: u64 },
     Outlive { process: usize, generation: u64, bytes: u64 },
+    Disown { process: usize, generation: u64 },
 }
 
 /// What came of it.
@@ -97,6 +98,11 @@ impl Request {
         Request { table, what: What::Bury { process, generation } }
     }
 
+    /// To free a slot that says that it is this process's, and is a copy of one.
+    pub fn disown(table: &Table, process: usize, generation: u64) -> Request {
+        Request { table, what: What::Disown { process, generation } }
+    }
+
     /// To say what outlives a dead one.
     pub fn outlive(table: &Table, (process, generation): (usize, u64), bytes: u64) -> Request {
         Request { table, what: What::Outlive { process, generation, bytes } }
@@ -112,6 +118,9 @@ impl Request {
             }
             What::Leave(place) => table.leave(owner, place).map(|()| Answer::Gone(0)),
             What::Bury { process, generation } => table.bury(owner, *process, *generation).map(Answer::Gone),
+            What::Disown { process, generation } => {
+                table.disown(owner, *process, *generation).map(|()| Answer::Gone(0))
+            }
             What::Outlive { process, generation, bytes } => {
                 table.outlive(owner, (*process, *generation), *bytes).map(|()| Answer::Gone(0))
             }

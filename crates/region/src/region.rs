@@ -5,6 +5,7 @@ mod share;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::around::Home;
 use crate::compute::Compute;
@@ -83,7 +84,8 @@ impl Region {
             Answer::Joined(place) => {
                 let life = if kept { keeper.number() } else { UNKEPT };
                 let (mapping, cap) = (Arc::clone(mapping), AtomicU64::new(NO_CAP));
-                Ok(Member { mapping, place, cap, keeper, epoch: keeper.epoch(), kept, life })
+                let is_renounced = AtomicBool::new(false);
+                Ok(Member { mapping, place, cap, keeper, epoch: keeper.epoch(), kept, life, is_renounced })
             }
             Answer::Failed(Trouble::Containers) => Err(JoinError::TooManyContainers),
             Answer::Failed(Trouble::Processes) => Err(JoinError::TooManyProcesses),
@@ -137,6 +139,7 @@ pub struct Member {
     kept: bool,
     /// What is in the slot's life word.
     life: u32,
+    is_renounced: AtomicBool,
 }
 
 impl Member {
@@ -161,7 +164,7 @@ impl Member {
             && slot.generation.load(SeqCst) == place.generation
             && slot.life.load(SeqCst) == self.life;
         let is_known = || table.container_of(slot).is_some_and(|(_, container)| container.has_member(place.process));
-        !is_there || !is_known()
+        !is_there || self.is_renounced() || !is_known()
     }
 
     /// Whether whoever comes to the container now comes to another region: somebody has removed or replaced the file. It makes a system
@@ -269,6 +272,32 @@ impl Member {
             }
         }
         back
+    }
+
+    /// For a process that is in here once: other slots that name it are copies of one that it had in another file. They would count for
+    /// as long as it lives.
+    pub fn disowns_copies(&self) {
+        let table = self.mapping.table();
+        let own = &table.processes[self.place.process];
+        let words = |process: &crate::layout::Process| {
+            (process.life.load(SeqCst), process.pid.load(SeqCst), process.pid_namespace.load(SeqCst))
+        };
+        for (index, process) in table.members_of(self.place.container) {
+            let generation = process.generation.load(SeqCst);
+            if index != self.place.process && words(process) == words(own) && self.is_mine() {
+                let _ = ask(&self.mapping, self.keeper, self.kept, Request::disown(table, index, generation));
+            }
+        }
+    }
+
+    /// From now on this process's place here counts as lost, whatever stands in it: it has another one.
+    pub fn renounce(&self) {
+        self.is_renounced.store(true, SeqCst);
+    }
+
+    /// Whether it has another place by now, or is about to.
+    pub fn is_renounced(&self) -> bool {
+        self.is_renounced.load(SeqCst)
     }
 
     /// The container's other processes that are alive.

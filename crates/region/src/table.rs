@@ -93,6 +93,15 @@ impl Table {
         })
     }
 
+    /// Frees a slot of which whoever it names says that it is not its own: the file is a copy of another one.
+    pub fn disown(&self, owner: &dyn Owner, process: usize, generation: u64) -> Result<(), Trouble> {
+        self.locked(owner, BRIEF, || {
+            if self.processes.get(process).is_some_and(|slot| slot.generation.load(SeqCst) == generation) {
+                self.free_dead(process);
+            }
+        })
+    }
+
     /// A living process has less in descriptors than it was `seen` to have said. Needs no lock: if it has said something else
     /// since, or is another one, that stands.
     pub fn lower_lent(&self, slot: (usize, u64), seen: u64, bytes: u64) {

@@ -87,7 +87,16 @@ impl Slice {
     /// go on by itself.
     #[inline]
     pub fn has_a_place(&self) -> bool {
-        !self.member().is_lost() || self.moves_out()
+        !self.member().is_lost() || self.is_moving() || self.moves_out()
+    }
+
+    /// Whether it was about to be counted elsewhere, and now is.
+    #[cold]
+    fn is_moving(&self) -> bool {
+        self.member().is_renounced() && {
+            self.settling.with(|()| ());
+            !self.member().is_lost()
+        }
     }
 
     /// What the region says. `None`: there is none that could be believed.
@@ -177,6 +186,11 @@ impl Slice {
     /// Goes back to the container's others, if it had to leave them and there is a whole region again. Says whether it is with them, or
     /// never was.
     pub(in crate::ledger) fn comes_back(&self, settings: &Settings) -> bool {
+        // That it is lost is said first, and what follows from that happens.
+        let was_refused = ledger::is_refusing();
+        if self.is_shared() && !self.has_a_place() && !was_refused {
+            return false;
+        }
         let Some(directory) = self.away_from() else { return true };
         // A region in another directory of that name is another one to those who look for marks.
         if marks::home(Some(directory)) != self.home {
@@ -199,6 +213,9 @@ impl Slice {
             if !is_free {
                 return Some(member);
             }
+            // Who takes memory meanwhile waits for where it is counted then.
+            self.member().renounce();
+            member.disowns_copies();
             self.moves(member, true);
             log::warn!(
                 "GPU {}: the region is whole again. The container's processes are held to the limit together",
