@@ -396,6 +396,7 @@ fn map(place: &Place, file: &File, gpu: &Gpu, around: Around) -> Result<Mapping,
         renew(file, &mapping).map_err(|error| place.error("lock", error))?;
     }
     // The newest minor version that has been here: see docs/region.md.
+    #[allow(clippy::absurd_extreme_comparisons, reason = "a major version's first minor one is 0")]
     if minor < MINOR {
         let (found, ours) = (version(MAJOR, minor), version(MAJOR, MINOR));
         let _ = header.version.compare_exchange(found, ours, SeqCst, SeqCst);
