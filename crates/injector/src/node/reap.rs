@@ -347,7 +347,11 @@ impl Pass<'_> {
         let mounted = self.processes.mounted(&due.iter().map(|(name, _, _)| name.as_str()).collect());
         for (name, state, age) in due {
             let needed = match &mounted {
-                Some(mounted) if mounted.contains(&name) => continue,
+                Some(mounted) if mounted.contains(&name) => {
+                    // It is not asked again at once: the lists of mounts of a whole node are long.
+                    self.memory.idle.insert(name, (state, self.now));
+                    continue;
+                }
                 Some(_) => self.grace.seeing,
                 None if directories > CROWD => self.grace.blind.min(CROWDED),
                 None => self.grace.blind,
@@ -429,6 +433,41 @@ mod tests {
         assert!(
             is_plain("1000-team%2fpod~1") && !is_plain("a b") && !is_plain("a\\b") && !is_plain(".x") && !is_plain("é")
         );
+    }
+
+    #[test]
+    fn where_pods_cannot_be_seen_directories_go_after_long_or_where_there_are_too_many() {
+        let dir = std::env::temp_dir().join(format!("ration-crowd-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let make =
+            |number: usize| fs::create_dir(dir.join(format!("{number:08x}-0000-4000-8000-000000000000"))).unwrap();
+        let blind = Processes::new(Path::new("/proc"), Some(false));
+        let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+        let grace = Grace { seeing: minute, blind: 7 * day };
+        let (begun, mut memory) = (Instant::now(), Memory::default());
+        let mut removed = |passed: Duration| -> Vec<Reaped> {
+            reap(&dir, &blind, grace, begun + passed, &mut memory).expect("the directory")
+        };
+        (0..10).for_each(make);
+        assert_eq!(removed(Duration::ZERO), []);
+        assert_eq!(removed(6 * day), []);
+        // The ten are the oldest, and six too many.
+        (10..CROWD + 6).for_each(make);
+        assert_eq!(
+            removed(6 * day + minute).len(),
+            6,
+            "those that have been idle for an hour, and no more than are too many"
+        );
+        assert_eq!(removed(6 * day + 30 * minute), []);
+        assert_eq!(removed(7 * day).len(), 4);
+        // One pass does not do everything.
+        assert_eq!(removed(20 * day).len(), MOST_REAPED);
+        let rest = CROWD + 6 - 10 - MOST_REAPED;
+        assert_eq!(removed(20 * day).len(), rest.min(MOST_REAPED));
+        let left = fs::read_dir(&dir).unwrap().count();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(left, rest.saturating_sub(MOST_REAPED));
     }
 
     #[test]

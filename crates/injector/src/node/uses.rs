@@ -154,8 +154,13 @@ impl Processes {
     /// Which of these names are those of directories that some process has mounted, or something in them. `None`: it cannot be told,
     /// for not all processes can be looked at.
     pub fn mounted(&self, names: &HashSet<&str>) -> Option<HashSet<String>> {
-        let mut mounted = HashSet::new();
+        let (mut mounted, mut namespaces) = (HashSet::new(), HashSet::new());
         let (_, unread) = self.those(|pid| {
+            // Most processes share theirs, which may be long.
+            let namespace = fs::metadata(self.proc.join(format!("{pid}/ns/mnt")));
+            if namespace.is_ok_and(|it| !namespaces.insert(it.ino())) {
+                return Ok(false);
+            }
             let mounts = fs::read(self.proc.join(format!("{pid}/mountinfo")))?;
             let mounts = String::from_utf8_lossy(&mounts);
             let roots = mounts.lines().filter_map(|line| line.split(' ').nth(3));

@@ -114,6 +114,13 @@ pub(super) fn added(context: &Context<'_>, question: &Question, pod: &Pod, names
         let Some(target) = target else { continue };
         let env = container.env.as_deref().unwrap_or_default();
         guard::check_env(env, &container.name, Preload::Env, &mut verdict.findings);
+        if shares && gpu::env_gives_gpu(env) {
+            verdict.findings.warn(format!(
+                "ephemeral container {}: it has no directory of its own on the node, so it cannot be held together with {target}, and \
+                 the library refuses it GPU work",
+                one.name
+            ));
+        }
         mutate::inject_ephemeral(&mut after, index, target, shares);
         joined.push(format!("{} joins {target}", one.name));
     }

@@ -170,7 +170,11 @@ fn ephemeral_containers_that_join_nobody() {
     let reply = add(&Config::default(), &old, &sees_gpus);
     assert_eq!(reply.outcome, Outcome::Denied("ephemeral-target"));
     assert!(reply.message.contains("one of main, second"), "{}", reply.message);
+    let with_gpu = json!([{"name": "debug", "targetContainerName": "second", "env": sees_gpus[0]["env"]}]);
+    let reply = add(&Config::default(), &old, &with_gpu);
+    assert!(reply.warnings.iter().any(|it| it.contains("refuses it GPU work")), "{:?}", reply.warnings);
     let reply = add(&Config::default(), &old, &json!([{"name": "debug", "targetContainerName": "second"}]));
+    assert!(reply.warnings.is_empty(), "{:?}", reply.warnings);
     assert_eq!(reply.pod["spec"]["ephemeralContainers"][0]["volumeMounts"][2]["name"], "ration-quota-second");
     let plain = pod_with(&[]);
     assert_eq!(add(&Config::default(), &plain, &json!([{"name": "debug"}])).outcome, Outcome::Untouched);
