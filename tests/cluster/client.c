@@ -28,15 +28,24 @@ static int is_mapped(const char *name) {
     return found;
 }
 
+/* What comes of making a file; it is not left there. */
+static const char *write_to(const char *path) {
+    int file = open(path, O_CREAT | O_WRONLY, 0600);
+    if (file < 0) return errno == EROFS ? "read-only" : strerror(errno);
+    close(file);
+    unlink(path);
+    return "writable";
+}
+
 int main(int argc, char **argv) {
     CUcontext context;
     CUdeviceptr pointer;
     CUresult code;
     size_t left, total;
     int held = 0;
-    int file = open("/probe", O_CREAT | O_WRONLY, 0600);
-    printf("pid %d\nuid %d\nroot %s\npreload %s\n", (int)getpid(), (int)getuid(),
-           file >= 0 ? "writable" : errno == EROFS ? "read-only" : strerror(errno), is_mapped("libration.so") ? "yes" : "no");
+    printf("pid %d\nuid %d\nroot %s\npreload %s\n", (int)getpid(), (int)getuid(), write_to("/probe"),
+           is_mapped("libration.so") ? "yes" : "no");
+    printf("pods %s\nown %s\n", write_to("/run/ration/probe"), write_to("/run/ration-own/probe"));
     fflush(stdout);
     if ((code = cuInit(0))) return wrong("cuInit", code);
     if ((code = cuDevicePrimaryCtxRetain(&context, 0))) return wrong("cuDevicePrimaryCtxRetain", code);

@@ -1,7 +1,7 @@
 """Turns an admitted pod into real containers: the part of a kubelet and of a container runtime that its spec speaks of.
 
 What is taken from the spec: command and arguments, the environment (values, downward API fields, `$(NAME)`), volumes of the
-kinds hostPath, downwardAPI, emptyDir and image with subPath and readOnly, and the security contexts. A field that is not known here
+kinds hostPath, downwardAPI, emptyDir and image with subPath, subPathExpr and readOnly, and the security contexts. A field that is not known here
 and would matter is an error, so that nothing is left out in silence. Each container has PID, mount, IPC, UTS and network
 namespaces of its own.
 """
@@ -158,16 +158,29 @@ class Container:
     def volume_mounts(self):
         mounts = []
         for at in self.spec.get("volumeMounts", []):
-            unknown = set(at) - {"name", "mountPath", "readOnly", "subPath"}
+            unknown = set(at) - {"name", "mountPath", "readOnly", "subPath", "subPathExpr"}
             assert not unknown, f"{unknown} of a mount are not known here"
             source = self.volume(at["name"])
             if "subPath" in at:
                 source = source / at["subPath"]
                 assert source.exists(), f"FailedMount: {at['subPath']} is not in the volume {at['name']}"
+            if "subPathExpr" in at:
+                source = self.made_within(source, expanded(at["subPathExpr"], environment(self.pod, self.spec, {})))
             read_only = at.get("readOnly") or "image" in next(one for one in self.pod["spec"]["volumes"] if one["name"] == at["name"])
             # The runtime follows links when it binds, so that a later change of the link is not seen.
             mounts.append(bind(source.resolve(), at["mountPath"], ["ro" if read_only else "rw"]))
         return mounts
+
+    @staticmethod
+    def made_within(volume, name):
+        """As the kubelet does: a directory that is not there is made, with the mode of the volume."""
+        assert name and "$" not in name and not name.startswith("/") and ".." not in name.split("/"), f"FailedMount: {name!r}"
+        made = volume / name
+        if not made.exists():
+            made.mkdir()
+            made.chmod(volume.stat().st_mode & 0o7777)
+        assert made.is_dir() and not made.is_symlink(), f"FailedMount: {name} is no directory"
+        return made
 
     def volume(self, name):
         """The volume's directory on the node, made if need be."""

@@ -3,7 +3,8 @@
 IMAGE = "registry.example/cuda:1"
 GPU = "nvidia.com/gpu"
 LIBRARY, REGION, QUOTA, PRELOAD = "/usr/local/ration", "/run/ration", "/etc/ration", "/etc/ld.so.preload"
-OURS = (LIBRARY, REGION, QUOTA, PRELOAD)
+OWN = "/run/ration-own"
+OURS = (LIBRARY, REGION, OWN, QUOTA, PRELOAD)
 
 
 def container(name="main", gpu=True, resources=None, **more):

@@ -6,7 +6,7 @@ import json
 
 from bench import case
 from cluster import Refused
-from pods import LIBRARY, PRELOAD, QUOTA, REGION, container, is_injected, mount, pod, quota, slice_of, the_container, variables
+from pods import LIBRARY, OWN, PRELOAD, QUOTA, REGION, container, is_injected, mount, pod, quota, slice_of, the_container, variables
 
 Gi = 2**30
 ASKING = {"ration.dev/memory": "8Gi"}
@@ -73,7 +73,8 @@ def joins(pod, debugger, target):
     for path in (QUOTA, LIBRARY, REGION):
         mine, targets = mount(pod, debugger, path), mount(pod, target, path)
         assert mine and mine["name"] == targets["name"], f"{path}: {mine}, its target {targets}"
-    assert not mount(pod, debugger, PRELOAD), "an ephemeral container may not mount by subPath"
+    assert not mount(pod, debugger, PRELOAD) and not mount(pod, debugger, OWN), "an ephemeral container may not mount by subPath"
+    assert mount(pod, debugger, REGION).get("readOnly") is True, "it could write to all pods' directories"
     preload = variables(pod, debugger).get("LD_PRELOAD")
     assert preload and preload.split(":")[0] == LIBRARY_FILE, f"LD_PRELOAD is {preload}"
     return f"name = {quota(pod, debugger)['name']}"

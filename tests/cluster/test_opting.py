@@ -1,7 +1,8 @@
 """Who is looked at: namespaces and pods that opted in, and of these only containers that have a GPU."""
 
 from bench import case
-from pods import LIBRARY, PRELOAD, QUOTA, REGION, container, files_of, is_injected, is_untouched, mount, pod, quota, volume
+from pods import LIBRARY, OWN, PRELOAD, QUOTA, REGION, container, files_of, is_injected, is_untouched, mount, pod, quota
+from pods import the_container, variables, volume
 
 ASKING = {"ration.dev/memory": "8Gi", "ration.dev/compute": "30%"}
 
@@ -12,15 +13,31 @@ def opted_in(bench):
     assert is_injected(stored), f"no quota file: {stored['spec']}"
     library, region = mount(stored, "main", LIBRARY), mount(stored, "main", REGION)
     assert library and library.get("readOnly") is True, f"{LIBRARY}: {library}"
-    assert region and not region.get("readOnly"), f"{REGION}: {region}"
+    assert region and region.get("readOnly") is True, f"{REGION}, where all pods' are: {region}"
+    own = mount(stored, "main", OWN)
+    wanted = {"name": region["name"], "mountPath": OWN, "subPathExpr": "$(RATION_POD_UID)"}
+    assert own == wanted, f"{OWN}: {own}"
+    uid = variables(stored).get("RATION_POD_UID")
+    assert uid == {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}, f"RATION_POD_UID: {uid}"
     host = {path: volume(stored, at["name"])["hostPath"] for path, at in ((LIBRARY, library), (REGION, region))}
     assert host[LIBRARY] == {"path": "/var/lib/ration/lib/current", "type": "Directory"}, host
-    assert host[REGION] == {"path": "/run/ration", "type": "Directory"}, host
+    assert host[REGION] == {"path": "/run/ration-pods", "type": "Directory"}, host
     preload = mount(stored, "main", PRELOAD)
     assert preload and preload.get("readOnly") is True and preload.get("subPath"), f"{PRELOAD}: {preload}"
     text = files_of(stored, preload["name"])[preload["subPath"]]
     assert text.strip() == f"{LIBRARY}/libration.so", f"{PRELOAD} holds {text!r}"
     return "; ".join(f"{key} = {value}" for key, value in quota(stored).items())
+
+
+@case("whatever a pod says its UID is, it writes to the directory of its own")
+def own_directory(bench):
+    forged = {"name": "RATION_POD_UID", "value": "705ab4f5-6393-11e8-b7cc-42010a800002"}
+    by_name = {"name": "RATION_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    for env in ([forged], [by_name], [forged, {"name": "A", "value": "1"}, by_name]):
+        stored, warnings = bench.admit(pod(bench.name("forged"), container(env=env), annotations=ASKING))
+        found = [one for one in the_container(stored, "main")["env"] if one["name"] == "RATION_POD_UID"]
+        assert [one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in found] == ["metadata.uid"], found
+        assert any("RATION_POD_UID" in one for one in warnings), warnings
 
 
 @case("its identity is namespace/pod/container, also where the pod's name is generated")

@@ -64,7 +64,7 @@ class Machine:
 
     def node_part(self, *arguments, check=True):
         """`ration-injector node`, on this node's directories."""
-        places = [f"--root={self.node.path('/var/lib/ration')}", f"--region-dir={self.node.path('/run/ration')}"]
+        places = [f"--root={self.node.path('/var/lib/ration')}", f"--region-dir={self.node.path('/run/ration-pods')}"]
         places.append(f"--library={needed('RATION_LIBRARY')}")
         done = subprocess.run([needed("RATION_INJECTOR"), "node", *places, *arguments], capture_output=True, text=True)
         assert done.returncode == 0 or not check, f"node {arguments}: {done.stderr or done.stdout}"
@@ -149,6 +149,8 @@ def capped(bench):
     said = lines(running.said())
     assert status == 0, running.said()
     wanted = {"pid": "1", "uid": "1000", "root": "read-only", "preload": "yes", "total": "1024"}
+    # What it tells others, and what others tell it.
+    wanted |= {"pods": "read-only", "own": "writable"}
     seen = {key: said.get(key) for key in wanted}
     assert seen == wanted, f"seen {seen}, wanted {wanted}; it said {running.said()}"
     held, code = int(said["held"].split()[0]), said["held"].split()[-1]
@@ -213,7 +215,7 @@ def throttled(bench):
     return f"{seen:.1f}% by the GPU's own record"
 
 
-@case("two containers of different users share one region and take turns: 25% and 75%")
+@case("two pods of different users, each with a directory of its own, find each other and take turns: 25% and 75%")
 def turns(bench):
     asked = {1000: 25, 2000: 75}
     running = []
@@ -233,15 +235,17 @@ def turns(bench):
             return len(seen) == 2 and abs(100 * seen[0] / sum(seen) - 25) < 4
 
         seen = until_good(measure, is_good)
-        files = [one.name for one in machine(bench).node.path("/run/ration").iterdir()]
+        node = machine(bench).node
+        uids = [one.pod["metadata"]["uid"] for one in running]
+        made = {uid: sorted(one.suffix for one in node.path(f"/run/ration-pods/{uid}").iterdir()) for uid in uids}
     finally:
         for one in running:
             one.stop()
-    assert files, "there is no region in /run/ration"
-    return f"{seen[0]}% and {seen[1]}% of the GPU's time; {len(files)} file(s) in the region's directory"
+    assert list(made.values()) == [[".public", ".region"]] * 2, f"in the pods' directories: {made}"
+    return f"{seen[0]}% and {seen[1]}% of the GPU's time"
 
 
-@case("an ephemeral container shares the cap of its target")
+@case("an ephemeral container has no place to be held together with its target, and is refused GPU work")
 def debugging(bench):
     running = start(bench, ["/bin/client", "30"], {"ration.dev/memory": "1Gi"})
     try:
@@ -256,10 +260,11 @@ def debugging(bench):
         second.finish(60)
         said = second.said()
         assert "preload yes" in said, said
-        assert "cuDevicePrimaryCtxRetain: 2" in said, f"there is no room for a second context, and it said {said!r}"
+        assert "cuInit: 800" in said, f"wanted CUDA_ERROR_NOT_PERMITTED (800), and it said {said!r}"
+        assert "held" in running.said() and running.process.poll() is None, f"its target: {running.said()!r}"
     finally:
         running.stop()
-    return "refused: what is left of 1024 MiB is too little for another context"
+    return said.strip().splitlines()[-1]
 
 
 @case("delivery by init container and by image: a restricted pod is capped without anything of the host's")
@@ -322,7 +327,7 @@ def node_part_of_the_chart(bench):
     part = node.run(of_chart("node-part"), "node", command=["/ration-injector"])
     library = node.path("/var/lib/ration/lib/current/libration.so")
     wait_until(library.exists, 30, f"the library on the node: {part.said()}")
-    mode = node.path("/run/ration").stat().st_mode & 0o7777
+    mode = node.path("/run/ration-pods").stat().st_mode & 0o7777
     assert mode == 0o1777, f"the region's directory has mode {mode:o}"
     main = container(command=["/bin/client"], securityContext=HARDENED)
     stored, _ = bench.admit(pod(bench.name("run"), main, annotations={"ration.dev/memory": "1Gi"}))
@@ -332,7 +337,7 @@ def node_part_of_the_chart(bench):
     assert library.exists(), "it took the library away when it was ended"
     gone = node.run(of_chart("uninstalling", "--set", "node.uninstall=true"), "node", command=["/ration-injector"])
     assert gone.finish(30) == 0, gone.said()
-    left = [str(one) for of_host in ("/var/lib/ration", "/run/ration") for one in node.path(of_host).rglob("*")]
+    left = [str(one) for of_host in ("/var/lib/ration", "/run/ration-pods") for one in node.path(of_host).rglob("*")]
     assert not left, f"left behind: {left}; it said {gone.said()}"
     return gone.said().strip().splitlines()[-1]
 

@@ -18,7 +18,7 @@ pub use limits::{Defaults, Maxima};
 /// How the library comes into a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// From a directory of the node, where `ration-injector node` put it. The containers of a node share one region.
+    /// From a directory of the node, where `ration-injector node` put it. The pods of a node find each other.
     #[default]
     HostPath,
     /// From an image that is mounted as a volume. Each pod has a region of its own.
@@ -109,7 +109,7 @@ pub struct LibraryImage {
 pub struct HostPaths {
     /// The directory with the library.
     pub library: String,
-    /// The directory with the region.
+    /// The directory with the regions, in which each pod has a directory of its own.
     pub region: String,
 }
 
@@ -138,7 +138,7 @@ impl Default for Config {
             gpu_resources: ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"].map(str::to_owned).into(),
             translate_foreign: true,
             library_image: None,
-            host_paths: HostPaths { library: "/var/lib/ration/lib/current".into(), region: "/run/ration".into() },
+            host_paths: HostPaths { library: "/var/lib/ration/lib/current".into(), region: "/run/ration-pods".into() },
         }
     }
 }

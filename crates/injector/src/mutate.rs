@@ -27,8 +27,12 @@ pub use parts::{quota_annotation, quota_volume};
 pub const LIBRARY_DIR: &str = "/usr/local/ration";
 /// The library itself.
 pub const LIBRARY: &str = "/usr/local/ration/libration.so";
-/// Where the region is in a container.
+/// Where the regions are in a container. Under `hostPath`, this is what all pods tell each other, and can only be read.
 pub const REGION_DIR: &str = "/run/ration";
+/// Where its pod's own directory among those is, under `hostPath`.
+pub const OWN_DIR: &str = "/run/ration-own";
+/// The variable by which the kubelet knows which directory that is.
+pub const POD_UID: &str = "RATION_POD_UID";
 /// Where the quota file is in a container, under the name that the library looks for.
 pub const QUOTA_DIR: &str = "/etc/ration";
 /// What the dynamic linker reads.
@@ -36,7 +40,7 @@ pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
 /// The volume with the library, and the init container that fills it.
 pub const LIBRARY_VOLUME: &str = "ration-library";
-/// The volume with the region.
+/// The volume with the regions.
 pub const REGION_VOLUME: &str = "ration-region";
 /// What the names of the quota files' volumes begin with.
 pub const QUOTA_VOLUME: &str = "ration-quota-";
@@ -84,7 +88,7 @@ pub fn inject(
         let first = slices.iter().filter(|slice| slice.list == List::Init).map(|slice| slice.index).min();
         edit::ensure_init_container(&mut after, init, first);
     }
-    let mut written = quotas(namespace, &slices, rules.delivery == Delivery::HostPath);
+    let mut written = quotas(namespace, &slices, &|_| Place::of(rules.delivery));
     if written.len() != slices.len() {
         let text = "two containers have long names that cannot be told apart; shorten them to 50 characters";
         findings.deny(Reason::Conflict, text);
@@ -117,10 +121,33 @@ fn check_key(key: &str, container: &str, findings: &mut Findings) {
     }
 }
 
+/// Where a container's own region is, and what if it cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    own_dir: Option<String>,
+    strict: bool,
+}
+
+impl Place {
+    fn of(delivery: Delivery) -> Place {
+        let shares = delivery == Delivery::HostPath;
+        let own_dir = if shares { OWN_DIR } else { REGION_DIR };
+        Place { own_dir: Some(own_dir.to_owned()), strict: shares }
+    }
+
+    /// That of a container that runs, by its quota file: where its mounts are does not change any more, and a library that was
+    /// there before there were such directories would not understand that there are.
+    pub fn found(pod: &Pod, container: &str) -> Place {
+        let quota = ask::annotations(pod).get(&parts::quota_annotation(container));
+        let own_dir = |line: &str| line.strip_prefix("own_dir = ").map(str::to_owned);
+        Place { own_dir: quota.and_then(|text| text.lines().find_map(own_dir)), strict: shares_region(pod) }
+    }
+}
+
 /// The annotations that quota files are made of.
-pub fn quotas(namespace: &str, slices: &[Slice], strict: bool) -> BTreeMap<String, String> {
+pub fn quotas(namespace: &str, slices: &[Slice], place: &dyn Fn(&str) -> Place) -> BTreeMap<String, String> {
     let quota = |slice: &Slice| {
-        let text = quota_file(&slice.settings, namespace, &slice.container, strict);
+        let text = quota_file(&slice.settings, namespace, &slice.container, place(&slice.container));
         (parts::quota_annotation(&slice.container), text)
     };
     slices.iter().map(quota).collect()
@@ -128,14 +155,15 @@ pub fn quotas(namespace: &str, slices: &[Slice], strict: bool) -> BTreeMap<Strin
 
 /// A quota file. It leaves nothing to the environment that a tenant could gain by: not whose slice it is, nor where, nor
 /// what is guaranteed to it, nor who waits for whom.
-fn quota_file(settings: &Settings, namespace: &str, container: &str, strict: bool) -> String {
+fn quota_file(settings: &Settings, namespace: &str, container: &str, place: Place) -> String {
     let mut all = settings.clone();
     if all.compute_request.is_empty() {
         all.compute_request = PerGpu::all(Percent::NONE);
     }
     all.name = Some(format!("{namespace}/{POD}/{container}"));
     all.dir = Some(REGION_DIR.to_owned());
-    all.strict = strict;
+    all.own_dir = place.own_dir;
+    all.strict = place.strict;
     let mut text = all.quota_file();
     if all.priority == Priority::default() {
         text.push_str(&format!("priority = {}\n", all.priority));
@@ -178,15 +206,21 @@ struct Wanted {
     mounts: Vec<VolumeMount>,
     init: Option<Container>,
     preload: Preload,
+    /// Whether the regions are the node's.
+    shares: bool,
 }
 
 impl Wanted {
     fn new(config: &Config, rules: &Rules) -> Wanted {
+        let shares = rules.delivery == Delivery::HostPath;
+        let mut mounts = vec![parts::library_mount(), parts::region_mount(shares)];
+        mounts.extend(shares.then(parts::own_mount));
         Wanted {
             volumes: vec![parts::library(config, rules.delivery), parts::region(config, rules.delivery)],
-            mounts: vec![parts::library_mount(), parts::region_mount()],
+            mounts,
             init: parts::init_container(config, rules.delivery),
             preload: rules.preload,
+            shares,
         }
     }
 
@@ -199,6 +233,8 @@ impl Wanted {
             Preload::Env => edit::preload(container),
         }
         edit::ensure_mounts(container, &mounts);
+        // The mount follows it, so nobody else may say what it is.
+        edit::ensure_variable(container, &parts::pod_uid(), self.shares);
         edit::remove_resources(container, &slice.removed);
         if let Some(gpus) = slice.added_gpus {
             edit::add_resource(container, config.added_gpu_resource(), gpus);
@@ -216,18 +252,19 @@ pub fn injected(pod: &Pod) -> Vec<&str> {
     ask::containers(spec).map(|(_, _, one)| one).filter(mounts_quota).map(|one| one.name.as_str()).collect()
 }
 
-/// Whether the containers of an injected pod share a region with those of other pods.
+/// Whether the regions of an injected pod are where those of other pods are.
 pub fn shares_region(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.into_iter().any(|volume| volume.name == REGION_VOLUME && volume.host_path.is_some())
 }
 
 /// Puts an ephemeral container into the slice of another container of its pod: the volumes are there, and can only be
-/// mounted whole, so the dynamic linker is told by `LD_PRELOAD`.
-pub fn inject_ephemeral(pod: &mut Value, index: usize, target: &str) {
+/// mounted whole, so the dynamic linker is told by `LD_PRELOAD`, and where the regions are the node's (`shares`), there is none that
+/// it could write to.
+pub fn inject_ephemeral(pod: &mut Value, index: usize, target: &str, shares: bool) {
     let Some(container) = edit::element(pod, List::Ephemeral.field(), index) else { return };
     edit::preload(container);
-    edit::ensure_mounts(container, &[parts::library_mount(), parts::region_mount(), parts::quota_mount(target)]);
+    edit::ensure_mounts(container, &[parts::library_mount(), parts::region_mount(shares), parts::quota_mount(target)]);
 }
 
 /// An ephemeral container as what it is apart from its target.

@@ -50,10 +50,10 @@ pub struct Args {
     /// How often the node is looked after, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     every: Duration,
-    /// How long what nobody uses is left: regions, dead containers' places in them, old libraries
+    /// How long what nobody uses is left: regions, dead containers' places in them, pods' directories, old libraries
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     grace: Duration,
-    /// How long old libraries are left where the host's processes cannot be seen
+    /// How long old libraries and pods' empty directories are left where the host's processes cannot be seen
     #[arg(long, value_name = "SECONDS", default_value = "604800", value_parser = seconds)]
     blind_grace: Duration,
     /// Where to say how the node is, over HTTP: /healthz, /readyz, /metrics, /status
@@ -71,8 +71,8 @@ struct Places {
     /// The host's directory for the library, which goes to lib/VERSION-HASH/ in it
     #[arg(long, global = true, value_name = "DIRECTORY", default_value = "/var/lib/ration")]
     root: PathBuf,
-    /// The host's directory for the regions
-    #[arg(long, global = true, value_name = "DIRECTORY", default_value = "/run/ration")]
+    /// The host's directory for the regions, in which each pod has a directory of its own
+    #[arg(long, global = true, value_name = "DIRECTORY", default_value = "/run/ration-pods")]
     region_dir: PathBuf,
     /// The library to install
     #[arg(long, global = true, value_name = "FILE", default_value = "/usr/lib/ration/libration.so")]

@@ -108,8 +108,10 @@ const RESOURCES: [&str; 11] = [
 ];
 const AMOUNTS: [&str; 10] = ["1", "0", "2", "3k", "4096", "50", "100", "1500m", "x", "18446744073709551616"];
 const VOLUMES: [&str; 6] = ["data", "ration-library", "ration-region", "ration-quota-main", "ration-quota-side", "x"];
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 11] = [
     "/data",
+    "/run/ration-own",
+    "/run/ration-pods",
     "/etc/ration",
     "/etc",
     "/run/ration/",
@@ -119,7 +121,8 @@ const PATHS: [&str; 9] = [
     "etc/ration",
     "",
 ];
-const VARIABLES: [&str; 5] = ["LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "RATION_MEMORY", "PATH", "LD_PRELOAD"];
+const VARIABLES: [&str; 6] =
+    ["LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "RATION_MEMORY", "PATH", "LD_PRELOAD", "RATION_POD_UID"];
 const CONFIGS: [&str; 8] = [
     "{}",
     "preload: env",
@@ -154,7 +157,8 @@ fn container(dice: &mut Dice, name: &str) -> Value {
     }
     if dice.one_in(3) {
         let count = dice.below(3);
-        let env = (0..count).map(|_| match dice.below(3) {
+        let env = (0..count).map(|_| match dice.below(4) {
+            3 => json!({"name": "RATION_POD_UID", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}}),
             0 => json!({"name": dice.pick(&VARIABLES), "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
             _ => json!({"name": dice.pick(&VARIABLES), "value": dice.pick(&VALUES)}),
         });
@@ -162,7 +166,11 @@ fn container(dice: &mut Dice, name: &str) -> Value {
     }
     if dice.one_in(4) {
         let count = dice.below(3);
-        let mount = |dice: &mut Dice| json!({"name": dice.pick(&VOLUMES), "mountPath": dice.pick(&PATHS), "readOnly": dice.one_in(2)});
+        let mount = |dice: &mut Dice| match dice.below(6) {
+            0 => json!({"name": "ration-region", "mountPath": "/run/ration-own", "subPathExpr": "$(RATION_POD_UID)"}),
+            1 => json!({"name": "ration-region", "mountPath": "/run/ration"}),
+            _ => json!({"name": dice.pick(&VOLUMES), "mountPath": dice.pick(&PATHS), "readOnly": dice.one_in(2)}),
+        };
         one["volumeMounts"] = (0..count).map(|_| mount(dice)).collect();
     }
     if dice.one_in(8) {
@@ -203,7 +211,7 @@ fn pod(dice: &mut Dice) -> Value {
     }
     if dice.one_in(4) {
         let volume = match dice.below(5) {
-            0 => json!({"hostPath": {"path": dice.pick(&["/", "/run/ration", "/var/lib/ration/lib/current/x"])}}),
+            0 => json!({"hostPath": {"path": dice.pick(&["/", "/run/ration-pods", "/var/lib/ration/lib/current/x"])}}),
             1 => json!({"configMap": {"name": "c"}}),
             2 => json!({"downwardAPI": {"items": []}}),
             3 => json!({"futureSource": {}}),
@@ -333,6 +341,8 @@ fn bytes(dice: &mut Dice, question: &Value) -> Vec<u8> {
 
 /// What must hold of every pod that was let in with something in it, seen with other eyes than the injector's.
 fn check_injected(before: &Value, after: &Value) {
+    let volumes = after["spec"]["volumes"].as_array().cloned().unwrap_or_default();
+    let shares = volumes.iter().any(|volume| volume["name"] == "ration-region" && volume.get("hostPath").is_some());
     let lists = ["containers", "initContainers"];
     let all = |pod: &Value| -> Vec<Value> {
         lists.iter().flat_map(|list| pod["spec"][list].as_array().cloned().unwrap_or_default()).collect()
@@ -347,12 +357,26 @@ fn check_injected(before: &Value, after: &Value) {
                 let [mount] = at(path)[..] else { panic!("not one mount at {path} in {one}") };
                 assert_eq!(mount["readOnly"], true, "{one}");
             }
-            assert_eq!(at("/run/ration").len(), 1, "{one}");
+            let [region] = at("/run/ration")[..] else { panic!("not one mount at /run/ration in {one}") };
+            let own = at("/run/ration-own").iter().filter(|mount| mount["name"] == "ration-region").count();
+            assert_eq!((region["readOnly"] == true, own), (shares, usize::from(shares)), "{one}");
+            assert!(!shares || at("/run/ration-own").len() == 1, "{one}");
             let by_env = one["env"].as_array().into_iter().flatten().rfind(|one| one["name"] == "LD_PRELOAD");
             let by_env = by_env
                 .and_then(|one| one["value"].as_str())
                 .is_some_and(|value| value.starts_with("/usr/local/ration/"));
             assert!(by_env || at("/etc/ld.so.preload").len() == 1, "nothing is preloaded in {one}");
+        }
+        // All pods' directories are written to by nobody, and this pod's is surely its own.
+        for mount in mounts.iter().filter(|mount| shares && mount["name"] == "ration-region") {
+            let env = one["env"].as_array().into_iter().flatten();
+            let names: Vec<&Value> = env.filter(|one| one["name"] == "RATION_POD_UID").collect();
+            let is_own = mount["subPathExpr"] == "$(RATION_POD_UID)"
+                && mount.get("subPath").is_none()
+                && names.len() == 1
+                && names[0].get("value").is_none()
+                && names[0]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid";
+            assert!(mount["readOnly"] == true || is_own, "{one}");
         }
     }
     for one in all(before) {

@@ -5,7 +5,7 @@ mod node_support;
 use std::fs;
 use std::process::Command;
 
-use node_support::{Host, Pod, all_of, be_a_tenant, mode, refused};
+use node_support::{Host, OTHER_POD, POD, PUBLIC, Pod, REGION, all_of, be_a_tenant, mode, refused};
 
 #[test]
 #[ignore = "a process that other tests start"]
@@ -21,7 +21,13 @@ fn nothing_is_left() {
     host.installed(&host.library("one"), "1.0.0");
     host.installed(&host.library("two"), "2.0.0");
     host.tenant("team/dead/main", 1 << 30).kill();
-    fs::write(host.regions().join(".gpu-01234567-89ab-cdef-2073-6f6d65677075.1.0.a.b.c"), "half").unwrap();
+    for dir in [host.regions(), host.directory(POD)] {
+        fs::write(dir.join(".gpu-01234567-89ab-cdef-2073-6f6d65677075.1.0.a.b.c"), "half").unwrap();
+    }
+    // Of a pod that has not used its GPU, of one whose region is gone, and what was there before each pod had its directory.
+    host.directory(OTHER_POD);
+    fs::write(host.directory("third").join(PUBLIC), "told").unwrap();
+    fs::write(host.regions().join(REGION), "old").unwrap();
     fs::create_dir(host.lib().join(".tmp-left")).unwrap();
     let output = host.uninstall(&[]);
     assert!(output.status.success(), "{}", all_of(&output));
@@ -37,11 +43,23 @@ fn what_is_not_ours_is_left_and_said() {
     host.installed(&host.library("one"), "1.0.0");
     fs::write(host.lib().join("notes"), "mine").unwrap();
     fs::write(host.regions().join("notes"), "mine").unwrap();
+    fs::write(host.directory(POD).join("notes"), "mine").unwrap();
     let output = host.uninstall(&[]);
     assert!(output.status.success(), "{}", all_of(&output));
     assert_eq!(all_of(&output).matches("not ours").count(), 3, "{}", all_of(&output));
     let left: Vec<String> = host.listing().into_keys().collect();
-    assert_eq!(left, ["ration", "ration/lib", "ration/lib/notes", "regions", "regions/notes"]);
+    assert_eq!(
+        left,
+        [
+            "ration",
+            "ration/lib",
+            "ration/lib/notes",
+            "regions",
+            &format!("regions/{POD}"),
+            &format!("regions/{POD}/notes"),
+            "regions/notes"
+        ]
+    );
 }
 
 #[test]

@@ -136,7 +136,20 @@ pub fn open(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
     Err(place.error("open", libc::ENOENT))
 }
 
-/// The same in a directory that is the container's own: what is there and is no region, or one that is damaged, is replaced. Whoever is in
+/// Maps a region that is there, to look at it: nothing is made, and nothing is told to anybody.
+pub fn look(dir: &Path, gpu: &Gpu) -> Result<Mapping, OpenError> {
+    let place = Place::new(dir.join(What::Region.name(&gpu.uuid)))?;
+    let mut opened = place.open(0);
+    if opened.as_ref().is_err_and(|error| *error == libc::EAGAIN) {
+        // As above.
+        crate::sys::sleep(Duration::from_millis(30));
+        opened = place.open(0);
+    }
+    let file = opened.map_err(|error| place.error("open", error))?;
+    map(&place, &file, gpu, Around::of(&Home::alone(dir), dir, gpu))
+}
+
+/// As [`open`], in a directory that is the container's own: what is there and is no region, or one that is damaged, is replaced. Whoever is in
 /// it finds that it has lost its name ([`is_at_its_place`]).
 pub fn mend(home: &Home, gpu: &Gpu) -> Result<Mapping, OpenError> {
     let opened = open(home, gpu);

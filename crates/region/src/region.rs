@@ -44,7 +44,12 @@ impl Region {
         file::open(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
     }
 
-    /// The same for the container itself: what is damaged there is replaced.
+    /// Opens a region that is there, for who looks after containers and is none: nothing is made, and whoever joins tells nobody.
+    pub fn look(dir: &Path, gpu: &Gpu) -> Result<Region, OpenError> {
+        file::look(dir, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
+    }
+
+    /// As [`Region::open_at`], for the container itself: what is damaged there is replaced.
     pub fn mend_at(home: &Home, gpu: &Gpu) -> Result<Region, OpenError> {
         file::mend(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
     }

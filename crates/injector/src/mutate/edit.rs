@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Volume, VolumeMount};
 use serde_json::{Map, Value, json};
 
 use super::{LIBRARY, guard};
@@ -100,6 +100,24 @@ pub(crate) fn ensure_mounts(container: &mut Value, wanted: &[VolumeMount]) {
     mounts.append(&mut missing);
 }
 
+/// Sees to it that a container has this variable, once and from nowhere else; or that it does not have it, if it is not wanted.
+/// Another one of that name is the pod's own where ours is not wanted.
+pub(crate) fn ensure_variable(container: &mut Value, variable: &EnvVar, is_wanted: bool) {
+    let Ok(ours) = serde_json::to_value(variable) else { return };
+    if !is_wanted {
+        if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
+            env.retain(|one| *one != ours);
+        }
+        return;
+    }
+    let Some(env) = list(container, "env") else { return };
+    let mut is_there = false;
+    env.retain(|one| one.get("name") != ours.get("name") || (*one == ours && !std::mem::replace(&mut is_there, true)));
+    if !is_there {
+        env.push(ours);
+    }
+}
+
 /// Puts the library first in a container's `LD_PRELOAD`. Of several entries, the last is the one that counts.
 pub(crate) fn preload(container: &mut Value) {
     let Some(env) = list(container, "env") else { return };
@@ -175,6 +193,36 @@ mod tests {
             {"name": "LD_PRELOAD", "value": "/usr/local/ration/libration.so:/lib/b.so", "newer": true},
         ]});
         assert_eq!(container, expected);
+    }
+
+    #[test]
+    fn a_variable_of_ours_is_there_once_whatever_else_has_its_name() {
+        let ours = super::super::parts::pod_uid();
+        let uid = json!({"name": "RATION_POD_UID", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}});
+        let (forged, other) = (json!({"name": "RATION_POD_UID", "value": "x"}), json!({"name": "A", "value": "1"}));
+        let mut half = uid.clone();
+        half["value"] = json!("x");
+        for (before, after) in [
+            (json!(null), vec![&uid]),
+            (json!([]), vec![&uid]),
+            (json!([uid]), vec![&uid]),
+            (json!([uid, other]), vec![&uid, &other]),
+            (json!([forged]), vec![&uid]),
+            (json!([half]), vec![&uid]),
+            (json!([forged, other, uid, forged, uid]), vec![&other, &uid]),
+        ] {
+            let mut container = json!({"env": before});
+            ensure_variable(&mut container, &ours, true);
+            assert_eq!(container, json!({"env": after}), "{before}");
+            ensure_variable(&mut container, &ours, true);
+            assert_eq!(container, json!({"env": after}), "{before}, twice");
+        }
+        let mut container = json!({"env": [forged, uid, other]});
+        ensure_variable(&mut container, &ours, false);
+        assert_eq!(container, json!({"env": [forged, other]}));
+        let mut container = json!({});
+        ensure_variable(&mut container, &ours, false);
+        assert_eq!(container, json!({}));
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec, Volume};
 use ration_contract::table::{ALIASES, Alias, SETTINGS};
 
-use super::{LIBRARY_DIR, LIBRARY_VOLUME, PRELOAD_FILE, QUOTA_DIR, QUOTA_VOLUME, REGION_DIR, REGION_VOLUME, parts};
+use super::{
+    LIBRARY_DIR, LIBRARY_VOLUME, OWN_DIR, POD_UID, PRELOAD_FILE, QUOTA_DIR, QUOTA_VOLUME, REGION_DIR, REGION_VOLUME,
+    parts,
+};
 use crate::ask::{self, Findings, Reason, Slice, quoted};
 use crate::config::{Config, Delivery, Policy, Preload, Rules};
 
@@ -49,16 +52,21 @@ pub(super) fn check(config: &Config, rules: &Rules, pod: &Pod, slices: &[Slice],
     for volume in spec.volumes.iter().flatten() {
         check_volume(config, volume, findings);
     }
+    let shares = rules.delivery == Delivery::HostPath;
     for (list, index, container) in ask::containers(spec) {
         let injected = slices.iter().any(|slice| (slice.list, slice.index) == (list, index));
         if list == ask::List::Init && container.name == LIBRARY_VOLUME {
             // It is replaced as a whole, or refused for its name.
             continue;
         }
-        check_mounts(container, injected.then_some(rules.preload), findings);
+        let mut places = if injected { places(rules.preload) } else { Vec::new() };
+        if injected && shares {
+            places.push(OWN_DIR);
+        }
+        check_mounts(container, &places, shares, findings);
         if injected {
             check_env(container.env.as_deref().unwrap_or_default(), &container.name, rules.preload, findings);
-            tell_of_overruled(container, findings);
+            tell_of_overruled(container, shares, findings);
         }
     }
 }
@@ -166,21 +174,23 @@ fn check_volume(config: &Config, volume: &Volume, findings: &mut Findings) {
     }
 }
 
-/// Mounts in places that the injector needs, and mounts of its volumes in others. `injected`: how the dynamic linker is told
-/// of the library, if it is put into this container.
-pub(crate) fn check_mounts(container: &Container, injected: Option<Preload>, findings: &mut Findings) {
-    let needed: &[&str] = match injected {
-        None => &[],
-        Some(Preload::Env) => &[LIBRARY_DIR, REGION_DIR, QUOTA_DIR],
-        Some(Preload::File) => &[LIBRARY_DIR, REGION_DIR, QUOTA_DIR, PRELOAD_FILE],
-    };
+/// Where the injector mounts something, in every container that gets the library.
+pub(crate) fn places(preload: Preload) -> Vec<&'static str> {
+    let mut places = vec![LIBRARY_DIR, REGION_DIR, QUOTA_DIR];
+    places.extend((preload == Preload::File).then_some(PRELOAD_FILE));
+    places
+}
+
+/// Mounts in places that the injector needs, and mounts of its volumes in others. `needed`: the places; none if nothing is put into this
+/// container. `shares`: whether the regions are those of all pods on the node.
+pub(crate) fn check_mounts(container: &Container, needed: &[&str], shares: bool, findings: &mut Findings) {
     let name = &container.name;
     for mount in container.volume_mounts.iter().flatten() {
         let path = plain_path(&mount.mount_path);
         if is_reserved(&mount.name) {
-            let places = [LIBRARY_DIR, REGION_DIR, QUOTA_DIR, PRELOAD_FILE];
-            let is_corrected = injected.is_some() && places.contains(&path.as_str());
-            if !is_corrected && !is_harmless(container, mount) {
+            let places = [LIBRARY_DIR, REGION_DIR, OWN_DIR, QUOTA_DIR, PRELOAD_FILE];
+            let is_corrected = !needed.is_empty() && places.contains(&path.as_str());
+            if !is_corrected && !is_harmless(container, mount, shares) {
                 let text = format!(
                     "container {name} mounts {} at {path}: the volume is the injector's; remove the mount",
                     quoted(&mount.name)
@@ -205,14 +215,19 @@ pub(crate) fn check_mounts(container: &Container, injected: Option<Preload>, fin
     }
 }
 
-/// What the injector itself has put into a container, which may have lost its GPU since: the pod is a copy.
-fn is_harmless(container: &Container, mount: &k8s_openapi::api::core::v1::VolumeMount) -> bool {
-    let ours = [
+/// What the injector itself has put into a container, which may have lost its GPU since: the pod is a copy. All pods' directories can
+/// only be read, and of those one is written to that is surely the pod's own.
+fn is_harmless(container: &Container, mount: &k8s_openapi::api::core::v1::VolumeMount, shares: bool) -> bool {
+    let mut ours = vec![
         parts::library_mount(),
-        parts::region_mount(),
+        parts::region_mount(shares),
         parts::quota_mount(&container.name),
         parts::preload_mount(&container.name),
     ];
+    let names: Vec<&EnvVar> = container.env.iter().flatten().filter(|one| one.name == POD_UID).collect();
+    if shares && names == [&parts::pod_uid()] {
+        ours.push(parts::own_mount());
+    }
     ours.contains(mount)
 }
 
@@ -228,8 +243,14 @@ pub(crate) fn check_env(env: &[EnvVar], container: &str, preload: Preload, findi
     }
 }
 
-fn tell_of_overruled(container: &Container, findings: &mut Findings) {
+fn tell_of_overruled(container: &Container, shares: bool, findings: &mut Findings) {
     let env = container.env.iter().flatten();
+    if shares && env.clone().any(|one| one.name == POD_UID && *one != parts::pod_uid()) {
+        findings.warn(format!(
+            "container {}: {POD_UID} in env is the injector's, and what the pod says it is does not count; rename the variable",
+            container.name
+        ));
+    }
     let ours = |one: &&EnvVar| is_overruled(&one.name);
     if let Some(found) = env.into_iter().find(ours) {
         findings.warn(format!(

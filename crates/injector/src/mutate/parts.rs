@@ -4,13 +4,16 @@
 //! to be as it should be.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-    HostPathVolumeSource, ImageVolumeSource, ObjectFieldSelector, ResourceRequirements, SeccompProfile,
+    Capabilities, Container, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar,
+    EnvVarSource, HostPathVolumeSource, ImageVolumeSource, ObjectFieldSelector, ResourceRequirements, SeccompProfile,
     SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::{LIBRARY_DIR, LIBRARY_VOLUME, PRELOAD, PRELOAD_FILE, QUOTA_DIR, QUOTA_VOLUME, REGION_DIR, REGION_VOLUME};
+use super::{
+    LIBRARY_DIR, LIBRARY_VOLUME, OWN_DIR, POD_UID, PRELOAD, PRELOAD_FILE, QUOTA_DIR, QUOTA_VOLUME, REGION_DIR,
+    REGION_VOLUME,
+};
 use crate::ask::PREFIX;
 use crate::config::{Config, Delivery};
 
@@ -39,7 +42,7 @@ pub(super) fn library(config: &Config, delivery: Delivery) -> Volume {
     volume
 }
 
-/// The volume with the region: the node's, or one for the pod alone.
+/// The volume with the regions: the node's, or one for the pod alone.
 pub(super) fn region(config: &Config, delivery: Delivery) -> Volume {
     let mut volume = Volume { name: REGION_VOLUME.to_owned(), ..Volume::default() };
     if delivery == Delivery::HostPath {
@@ -59,9 +62,9 @@ fn directory(path: &str) -> HostPathVolumeSource {
 /// The volume with a container's quota file, the name of its pod, and what the dynamic linker is to preload: all from the
 /// pod's own metadata, so that no one on the node has to write them.
 pub(super) fn quota(container: &str) -> Volume {
-    let item = |path: &str, field: String| DownwardAPIVolumeFile {
+    let item = |path: &str, field_path: String| DownwardAPIVolumeFile {
         path: path.to_owned(),
-        field_ref: Some(ObjectFieldSelector { api_version: Some("v1".to_owned()), field_path: field }),
+        field_ref: Some(field(field_path)),
         ..DownwardAPIVolumeFile::default()
     };
     let annotation = |name: &str| format!("metadata.annotations['{name}']");
@@ -77,6 +80,10 @@ pub(super) fn quota(container: &str) -> Volume {
         }),
         ..Volume::default()
     }
+}
+
+fn field(path: String) -> ObjectFieldSelector {
+    ObjectFieldSelector { api_version: Some("v1".to_owned()), field_path: path }
 }
 
 /// The name of that volume.
@@ -111,8 +118,21 @@ pub(super) fn library_mount() -> VolumeMount {
     mount(LIBRARY_VOLUME, LIBRARY_DIR, Some(true))
 }
 
-pub(super) fn region_mount() -> VolumeMount {
-    mount(REGION_VOLUME, REGION_DIR, None)
+/// The regions: all pods' are only looked at (`shares`), the pod's own may be made there.
+pub(super) fn region_mount(shares: bool) -> VolumeMount {
+    mount(REGION_VOLUME, REGION_DIR, shares.then_some(true))
+}
+
+/// The pod's own directory among those of all pods. The kubelet makes it with the mode of the one that it is in, so that every user in
+/// the pod may write there; for other pods it lies in what they can only read.
+pub(super) fn own_mount() -> VolumeMount {
+    VolumeMount { sub_path_expr: Some(format!("$({POD_UID})")), ..mount(REGION_VOLUME, OWN_DIR, None) }
+}
+
+/// What that directory is called. A pod has its UID from the API server, and no other has or had it.
+pub(super) fn pod_uid() -> EnvVar {
+    let source = EnvVarSource { field_ref: Some(field("metadata.uid".to_owned())), ..EnvVarSource::default() };
+    EnvVar { name: POD_UID.to_owned(), value_from: Some(source), ..EnvVar::default() }
 }
 
 pub(super) fn quota_mount(container: &str) -> VolumeMount {

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::regions::ContainerReport;
+use super::regions::{ContainerReport, RegionReport};
 use super::report::Status;
 
 /// What has happened since the process was started.
@@ -37,9 +37,24 @@ struct OfGpu {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRegion {
+    gpu: String,
+    directory: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfContainer {
     gpu: String,
+    /// The pod's UID: only that pod can write there what is told of a container, its name included.
+    directory: String,
     container: String,
+}
+
+impl OfContainer {
+    fn new(region: &RegionReport, container: &ContainerReport) -> OfContainer {
+        let (gpu, directory) = (region.gpu.clone(), region.directory().to_owned());
+        OfContainer { gpu, directory, container: container.name.clone() }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -51,6 +66,7 @@ enum Alive {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfProcesses {
     gpu: String,
+    directory: String,
     container: String,
     state: Alive,
 }
@@ -92,18 +108,20 @@ fn of_node(registry: &mut Registry, status: &Status, counts: Counts) {
 }
 
 fn of_regions(registry: &mut Registry, status: &Status) {
-    let (joinable, total) = (Family::<OfGpu, Gauge>::default(), Family::<OfGpu, Float>::default());
+    let (joinable, total) = (Family::<OfRegion, Gauge>::default(), Family::<OfGpu, Float>::default());
     for region in &status.survey.regions {
-        let labels = OfGpu { gpu: region.gpu.clone() };
+        let labels = OfRegion { gpu: region.gpu.clone(), directory: region.directory().to_owned() };
         joinable.get_or_create(&labels).set(region.joinable.into());
-        total.get_or_create(&labels).set(region.memory_total.unwrap_or_default() as f64);
+        // All of a GPU should say the same. One that says less does not take anything from the others' word.
+        let total = total.get_or_create(&OfGpu { gpu: region.gpu.clone() }).clone();
+        total.set(total.get().max(region.memory_total.unwrap_or_default() as f64));
     }
     registry.register(
         "ration_region_joinable",
-        "Whether the library of this release can join the GPU's region",
+        "Whether the library of this release can join the GPU's region in this directory",
         joinable,
     );
-    registry.register("ration_gpu_memory_bytes", "The GPU's memory, as its region has it", total);
+    registry.register("ration_gpu_memory_bytes", "The GPU's memory, as its regions have it", total);
 }
 
 fn of_containers(registry: &mut Registry, status: &Status) {
@@ -113,8 +131,7 @@ fn of_containers(registry: &mut Registry, status: &Status) {
         let family = Family::<OfContainer, Float>::default();
         for (region, container) in containers() {
             if let Some(value) = value(container) {
-                let labels = OfContainer { gpu: region.gpu.clone(), container: container.name.clone() };
-                family.get_or_create(&labels).set(value);
+                family.get_or_create(&OfContainer::new(region, container)).set(value);
             }
         }
         registry.register(name, help, family);
@@ -132,8 +149,7 @@ fn of_containers(registry: &mut Registry, status: &Status) {
     let mut counter = |name: &str, help: &str, value: &dyn Fn(&ContainerReport) -> f64| {
         let family = Family::<OfContainer, Seconds>::default();
         for (region, container) in containers() {
-            let labels = OfContainer { gpu: region.gpu.clone(), container: container.name.clone() };
-            family.get_or_create(&labels).inc_by(value(container));
+            family.get_or_create(&OfContainer::new(region, container)).inc_by(value(container));
         }
         registry.register(name, help, family);
     };
@@ -150,7 +166,8 @@ fn of_containers(registry: &mut Registry, status: &Status) {
     for (region, container) in containers() {
         let dead = container.processes.len() - container.alive();
         for (state, count) in [(Alive::Alive, container.alive()), (Alive::Dead, dead)] {
-            let labels = OfProcesses { gpu: region.gpu.clone(), container: container.name.clone(), state };
+            let OfContainer { gpu, directory, container } = OfContainer::new(region, container);
+            let labels = OfProcesses { gpu, directory, container, state };
             processes.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }

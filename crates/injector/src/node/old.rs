@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::store::{Deed, Store};
 use super::uses::{Processes, Use, lease, open_plain};
 
-/// How long a library that is old is kept even if nobody is seen to use it.
+/// How long a library that is old, or a pod's directory, is kept even if nobody is seen to use it.
 #[derive(Debug, Clone, Copy)]
 pub struct Grace {
     /// Where all processes of the host can be seen.

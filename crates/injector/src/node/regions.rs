@@ -1,11 +1,16 @@
 //! The regions on the node, seen from outside: whether the library can join each, who is in it, and what they have used.
 //!
-//! Everybody may write to a region and to the directory that it is in. Nothing that is found there is believed, followed or
-//! waited for; how much of it is looked at is bounded.
+//! Each pod has a directory of its own, in the one that all pods can look into. In it lie, for each GPU, the region, in which the
+//! pod's processes meet, and what the pod tells everybody.
+//!
+//! A pod may write to its directory whatever it likes. Nothing that is found there is believed, followed or waited for; how much of it is
+//! looked at is bounded.
 
-use std::io::Read as _;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ration_region::{ContainerView, Gpu, MAJOR, MINOR, OpenError, Region};
@@ -14,15 +19,21 @@ use serde::Serialize;
 use super::disk;
 use super::uses::{Use, lease, open_plain};
 
-/// Of the directory: everybody may make a region in it, and nobody remove another's.
+/// Of the directory, and so of those that the kubelet makes in it: every user may make a region there, and nobody remove another's.
 pub const DIRECTORY_MODE: u32 = 0o1777;
-/// Of a region, for the same reason.
+/// Of a region in such a directory, for the same reason.
 const FILE_MODE: u32 = 0o666;
 const MAGIC: &[u8; 8] = b"rationRG";
-/// So many GPUs no machine has, MIG devices included.
-const MOST_REGIONS: usize = 256;
-/// So many names in the directory are looked at.
-const MOST_NAMES: usize = 4096;
+/// So many regions are looked at.
+pub const MOST_REGIONS: usize = 2048;
+/// So many of one directory: of 8 GPUs, each in 7 parts. A pod that makes more does not keep this one from others'.
+const MOST_IN_ONE: usize = 64;
+/// So many processes in one directory are told of.
+const MOST_PROCESSES: usize = 4096;
+/// So many names in the directory of all are looked at.
+pub const MOST_NAMES: usize = 4096;
+/// So many names in one directory.
+const MOST_NAMES_IN_ONE: usize = 256;
 
 /// A process in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -109,7 +120,7 @@ impl ContainerReport {
 /// A region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RegionReport {
-    /// The file's name.
+    /// The file's name, behind that of its directory.
     pub file: String,
     /// The GPU's UUID, as its name has it.
     pub gpu: String,
@@ -127,7 +138,14 @@ pub struct RegionReport {
     pub containers: Vec<ContainerReport>,
 }
 
-/// What is in the directory.
+impl RegionReport {
+    /// The name of the directory that it lies in; nothing: the one of all.
+    pub fn directory(&self) -> &str {
+        self.file.rsplit_once('/').map_or("", |(directory, _)| directory)
+    }
+}
+
+/// What is in the directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
     /// The regions.
@@ -158,10 +176,108 @@ pub fn uuid_in(name: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
-/// Whether a name is that of a region that somebody has begun.
-pub fn is_draft(name: &str) -> bool {
-    let rest = name.strip_prefix(".gpu-").unwrap_or_default();
-    rest.split_once('.').is_some_and(|(uuid, _)| uuid_in(&format!("gpu-{uuid}.region")).is_some())
+/// What a file is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The region of a GPU.
+    Region([u8; 16]),
+    /// What is told everybody about that GPU.
+    Public,
+    /// One of these that somebody has begun.
+    Draft,
+    /// Something else.
+    Other,
+}
+
+/// What a name stands for.
+pub fn kind_of(name: &str) -> Kind {
+    let is_of_gpu = |uuid: &str| uuid_in(&format!("gpu-{uuid}.region")).is_some();
+    let draft = |rest: &str| rest.split_once('.').is_some_and(|(uuid, _)| is_of_gpu(uuid));
+    if let Some(uuid) = uuid_in(name) {
+        Kind::Region(uuid)
+    } else if name.strip_prefix("gpu-").and_then(|rest| rest.strip_suffix(".public")).is_some_and(is_of_gpu) {
+        Kind::Public
+    } else if name.strip_prefix(".gpu-").is_some_and(draft) {
+        Kind::Draft
+    } else {
+        Kind::Other
+    }
+}
+
+/// The name of what is told everybody, beside a region of this name, or the other way round.
+pub fn beside(name: &str) -> String {
+    match (name.strip_suffix(".region"), name.strip_suffix(".public")) {
+        (Some(gpu), _) => format!("{gpu}.public"),
+        (_, Some(gpu)) => format!("{gpu}.region"),
+        _ => String::new(),
+    }
+}
+
+/// A directory with regions: that of all pods, in which there were some before each had its own; or one in it.
+#[derive(Debug)]
+pub struct Place {
+    /// By which it is reached: it leads there whatever has its name by now.
+    pub path: PathBuf,
+    called: PathBuf,
+    /// What names in it are put behind.
+    prefix: String,
+    /// Held open, for the path goes by it.
+    directory: Option<File>,
+}
+
+impl Place {
+    /// The one of all pods.
+    pub fn of_all(dir: &Path) -> Place {
+        Place { path: dir.to_owned(), called: dir.to_owned(), prefix: String::new(), directory: None }
+    }
+
+    /// One in it, which is no link.
+    pub fn within(dir: &Path, name: &str) -> io::Result<Place> {
+        let called = dir.join(name);
+        let directory = disk::open_directory(&called)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        Ok(Place { path, called, prefix: format!("{name}/"), directory: Some(directory) })
+    }
+
+    /// The one in which a file lies that is told of by this name, and the file's name there.
+    pub fn of_file<'a>(dir: &Path, file: &'a str) -> io::Result<(Place, &'a str)> {
+        match file.rsplit_once('/') {
+            Some((name, file)) => Ok((Place::within(dir, name)?, file)),
+            None => Ok((Place::of_all(dir), file)),
+        }
+    }
+
+    /// The name of a file in it, as it is told.
+    pub fn name(&self, file: &str) -> String {
+        format!("{}{file}", self.prefix)
+    }
+
+    /// Where a file in it is, as it is told.
+    pub fn called(&self, file: &str) -> PathBuf {
+        self.called.join(file)
+    }
+
+    /// The names in it, and whether there are more.
+    pub fn names(&self) -> (Vec<String>, bool) {
+        disk::names_in(&self.path, MOST_NAMES_IN_ONE).unwrap_or_default()
+    }
+
+    /// Which directory it is, and when something in it came or went.
+    pub fn state(&self) -> Option<(u64, i64, i64)> {
+        let about = self.directory.as_ref()?.metadata().ok()?;
+        Some((about.ino(), about.mtime(), about.mtime_nsec()))
+    }
+
+    /// What went wrong with a file in it, by the name that people know.
+    fn said(&self, problem: &impl ToString) -> String {
+        let by = self.path.display().to_string();
+        problem.to_string().replace(&by, &self.called.display().to_string())
+    }
+
+    /// Whether every user may make something in it.
+    fn is_for_all(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|about| about.mode() & 0o002 != 0)
+    }
 }
 
 /// What a region's file begins with.
@@ -188,9 +304,9 @@ pub struct Opened {
 }
 
 /// Looks at one region. To be called by one thread at a time: see [`alone`].
-pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
+pub fn look(place: &Place, name: &str, uuid: [u8; 16]) -> Opened {
     let mut report = RegionReport {
-        file: name.to_owned(),
+        file: place.name(name),
         gpu: name["gpu-".len()..name.len() - ".region".len()].to_owned(),
         version: None,
         joinable: false,
@@ -199,12 +315,12 @@ pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
         memory_total: None,
         containers: Vec::new(),
     };
-    let path = dir.join(name);
+    let path = place.path.join(name);
     let mut file = match open_plain(&path) {
         Ok(file) => file,
         Err(error) => {
-            let advice = "as long as it is there, no process can join the GPU's region";
-            report.problem = Some(format!("cannot look at {}: {error}; {advice}", path.display()));
+            let advice = "as long as it is there, no process can join the GPU's region here";
+            report.problem = Some(format!("cannot look at {}: {error}; {advice}", place.called(name).display()));
             return Opened { report, region: None };
         }
     };
@@ -212,9 +328,8 @@ pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
     let (begin, long) = (begin(&mut file), length(&file));
     report.version = begin.map(|it| format!("{}.{}", it.version.0, it.version.1));
     let opened = match begin {
-        // One that is not there any more would be made again by opening it.
         Some(Begin { version, total }) if version.0 == MAJOR && disk::is_at(&file, &path) => {
-            Region::open(dir, &Gpu { uuid, total })
+            Region::look(&place.path, &Gpu { uuid, total })
         }
         Some(Begin { version, .. }) if version.0 != MAJOR => Err(OpenError::Version { path, theirs: version }),
         Some(_) => Err(OpenError::NotARegion { path, why: "it was replaced while it was looked at" }),
@@ -227,7 +342,7 @@ pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
             let containers = region.containers().filter(|it| it.members().next().is_some());
             report.containers = containers.map(|it| ContainerReport::of(&it)).collect();
             report.in_use = Some(report.containers.iter().any(|it| it.alive() > 0));
-            report.problem = oddity(&file, begin.map(|it| it.version.1));
+            report.problem = oddity(&file, place.is_for_all(), begin.map(|it| it.version.1));
             if length(&file) < long {
                 // What was read of it then are zeros: see [`super::bus`].
                 report.problem =
@@ -238,7 +353,7 @@ pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
             Opened { report, region: Some(region) }
         }
         Err(problem) => {
-            report.problem = Some(problem.to_string());
+            report.problem = Some(place.said(&problem));
             // Nobody can join it, so nobody is disturbed by the question.
             report.in_use = match lease(file) {
                 Use::Nobody(_) => Some(false),
@@ -251,10 +366,10 @@ pub fn look(dir: &Path, name: &str, uuid: [u8; 16]) -> Opened {
 }
 
 /// What is odd about a region that the library can join.
-fn oddity(file: &std::fs::File, minor: Option<u16>) -> Option<String> {
+fn oddity(file: &std::fs::File, is_for_all: bool, minor: Option<u16>) -> Option<String> {
     let about = file.metadata().ok()?;
     let mode = about.mode() & 0o777;
-    if mode & FILE_MODE != FILE_MODE {
+    if is_for_all && mode & FILE_MODE != FILE_MODE {
         return Some(format!("its mode is {mode:04o}, so not every user can join it; it should be {FILE_MODE:04o}"));
     }
     minor.filter(|theirs| *theirs > MINOR).map(|theirs| {
@@ -265,25 +380,51 @@ fn oddity(file: &std::fs::File, minor: Option<u16>) -> Option<String> {
     })
 }
 
+impl Survey {
+    /// Looks at what has these names.
+    fn add(&mut self, place: &Place, names: &[String]) {
+        let (mut regions, mut processes) = (0, 0);
+        for name in names {
+            let others = match kind_of(name) {
+                Kind::Public => continue,
+                Kind::Region(uuid) => {
+                    if regions == MOST_IN_ONE || processes > MOST_PROCESSES || self.regions.len() == MOST_REGIONS {
+                        self.more = true;
+                        continue;
+                    }
+                    let report = look(place, name, uuid).report;
+                    processes += report.containers.iter().map(|it| it.processes.len()).sum::<usize>();
+                    regions += 1;
+                    self.regions.push(report);
+                    continue;
+                }
+                Kind::Draft => &mut self.drafts,
+                Kind::Other => &mut self.strangers,
+            };
+            if others.len() == MOST_NAMES {
+                self.more = true;
+            } else {
+                others.push(place.name(name));
+            }
+        }
+    }
+}
+
 /// Looks at all regions.
 pub fn survey(dir: &Path) -> Result<Survey, String> {
     let _alone = alone();
-    let (names, mut more) = disk::names_in(dir, MOST_NAMES)?;
-    let mut survey = Survey::default();
+    let (names, more) = disk::names_in(dir, MOST_NAMES)?;
+    let mut survey = Survey { more, ..Survey::default() };
     for name in names {
-        if let Some(uuid) = uuid_in(&name) {
-            if survey.regions.len() == MOST_REGIONS {
-                more = true;
-            } else {
-                survey.regions.push(look(dir, &name, uuid).report);
+        match Place::within(dir, &name) {
+            Ok(place) if kind_of(&name) == Kind::Other => {
+                let (inside, more) = place.names();
+                survey.more |= more;
+                survey.add(&place, &inside);
             }
-        } else if is_draft(&name) {
-            survey.drafts.push(name);
-        } else {
-            survey.strangers.push(name);
+            _ => survey.add(&Place::of_all(dir), &[name]),
         }
     }
-    survey.more = more;
     Ok(survey)
 }
 
@@ -305,9 +446,19 @@ mod tests {
         ] {
             assert_eq!(uuid_in(other), None, "{other}");
         }
-        assert!(is_draft(".gpu-01234567-89ab-cdef-2073-6f6d65677075.12.0.abc.def.7ff"));
-        assert!(!is_draft(".gpu-01234567-89ab-cdef-2073-6f6d65677075"));
-        assert!(!is_draft(".gpu-other.1"));
-        assert!(!is_draft("gpu-01234567-89ab-cdef-2073-6f6d65677075.region"));
+        for (name, kind) in [
+            ("gpu-01234567-89ab-cdef-2073-6f6d65677075.region", Kind::Region(uuid)),
+            ("gpu-01234567-89ab-cdef-2073-6f6d65677075.public", Kind::Public),
+            (".gpu-01234567-89ab-cdef-2073-6f6d65677075.12.0.abc.def.7ff", Kind::Draft),
+            (".gpu-01234567-89ab-cdef-2073-6f6d65677075", Kind::Other),
+            (".gpu-other.1", Kind::Other),
+            ("gpu-other.public", Kind::Other),
+            (".public", Kind::Other),
+            ("705ab4f5-6393-11e8-b7cc-42010a800002", Kind::Other),
+        ] {
+            assert_eq!(kind_of(name), kind, "{name}");
+        }
+        assert_eq!(beside("gpu-x.region"), "gpu-x.public");
+        assert_eq!(beside("gpu-x.public"), "gpu-x.region");
     }
 }

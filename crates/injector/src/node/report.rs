@@ -40,7 +40,7 @@ pub struct Status {
     pub libraries_in: String,
     /// The libraries.
     pub libraries: Vec<LibraryReport>,
-    /// The directory with the regions.
+    /// The directory in which the pods' directories with the regions are.
     pub regions_in: String,
     /// What is in it.
     #[serde(flatten)]
@@ -177,7 +177,7 @@ fn write_region(out: &mut String, region: &RegionReport) -> std::fmt::Result {
         None => "perhaps in use",
     };
     let total = region.memory_total.map(|total| format!(", {}", bytes(total))).unwrap_or_default();
-    writeln!(out, "  GPU {}: version {version}, {joinable}, {used}{total}", region.gpu)?;
+    writeln!(out, "  {}: version {version}, {joinable}, {used}{total}", plain(&region.file))?;
     if let Some(problem) = &region.problem {
         writeln!(out, "    {}", plain(problem))?;
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::disk::{self, cannot};
 use super::old::{self, Kept, some_of};
-use super::reap::{Removal, remove_obstacle, remove_unused};
-use super::regions::{self, RegionReport};
+use super::reap::{Removal, remove_obstacle, remove_public, remove_unused};
+use super::regions::{self, Kind, Place, RegionReport};
 use super::store::{CURRENT, Store};
 use super::uses::{Processes, Use, lease, open_plain};
 
@@ -31,8 +31,9 @@ pub fn users(store: &Store, region_dir: &Path, processes: &Processes) -> Result<
 }
 
 fn users_of(dir: &Path, region: &RegionReport, processes: &Processes) -> Vec<String> {
-    let path = dir.join(&region.file);
     let _alone = regions::alone();
+    let Ok((place, file)) = Place::of_file(dir, &region.file) else { return Vec::new() };
+    let path = place.path.join(file);
     let used = open_plain(&path).map(lease);
     if let Ok(Use::Nobody(_)) | Err(_) = used {
         // Whoever is alive in it has it mapped; whatever else is written there is not true.
@@ -55,7 +56,6 @@ fn users_of(dir: &Path, region: &RegionReport, processes: &Processes) -> Vec<Str
 /// Removes all that is ours. With `force`, also from under those who use it: they keep what they have, and whoever comes later
 /// has nothing. Says what was removed, and what was left and why.
 pub fn uninstall(store: &Store, region_dir: &Path, processes: &Processes, force: bool) -> Result<Vec<String>, String> {
-    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
     let mut done = Vec::new();
     let lib = store.lib();
     let locked = if is_there(&lib) { Some(store.lock()?) } else { None };
@@ -97,21 +97,54 @@ pub fn uninstall(store: &Store, region_dir: &Path, processes: &Processes, force:
 fn remove_regions(dir: &Path, force: bool, done: &mut Vec<String>) -> Result<(), String> {
     let _alone = regions::alone();
     let (names, _) = disk::names_in(dir, usize::MAX)?;
-    for name in names.iter().filter(|name| regions::uuid_in(name).is_some() || regions::is_draft(name)) {
-        let path = dir.join(name);
-        let why = match remove_unused(&path) {
-            Removal::Removed => None,
-            Removal::Left if remove_obstacle(&path) => None,
-            _ if force && fs::remove_file(&path).is_ok() => None,
-            Removal::Left => Some("somebody has begun to use it, or it is no file".to_owned()),
-            Removal::Unknown(why) => Some(why),
-        };
-        done.push(match why {
-            None => format!("removed {}", path.display()),
-            Some(why) => format!("left {}: {why}", path.display()),
-        });
+    for name in names {
+        match Place::within(dir, &name) {
+            Ok(place) if regions::kind_of(&name) == Kind::Other => {
+                let (inside, _) = disk::names_in(&place.path, 65_536).unwrap_or_default();
+                remove_files(&place, &inside, force, done);
+                // One with something else in it is left, and said to be: see below.
+                let _ = fs::remove_dir(dir.join(name));
+            }
+            _ => remove_files(&Place::of_all(dir), &[name], force, done),
+        }
     }
     Ok(())
+}
+
+fn remove_files(place: &Place, names: &[String], force: bool, done: &mut Vec<String>) {
+    for name in names {
+        let path = place.path.join(name);
+        let why = match regions::kind_of(name) {
+            Kind::Other => continue,
+            Kind::Public => {
+                // With its region, if it is beside one.
+                let region = place.path.join(regions::beside(name));
+                if is_there(&region) || remove_public(&region) {
+                    continue;
+                }
+                Some("it cannot be removed".to_owned())
+            }
+            Kind::Region(_) | Kind::Draft => match remove_unused(&path) {
+                Removal::Removed => None,
+                Removal::Left if remove_obstacle(&path) => None,
+                _ if force && fs::remove_file(&path).is_ok() => None,
+                Removal::Left => Some("somebody has begun to use it, or it is no file".to_owned()),
+                Removal::Unknown(why) => Some(why),
+            },
+        };
+        if why.is_none() {
+            remove_public(&path);
+        }
+        let called = place.called(name);
+        done.push(match why {
+            None => format!("removed {}", called.display()),
+            Some(why) => format!("left {}: {why}", called.display()),
+        });
+    }
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 fn remove_directory(path: &Path, done: &mut Vec<String>) -> Result<(), String> {

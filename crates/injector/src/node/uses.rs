@@ -7,6 +7,7 @@
 //! That a container has a directory mounted, and may open a file in it later, no lease tells. `/proc/*/mountinfo` does, where the
 //! host's processes can be seen (`hostPID: true`).
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -148,6 +149,25 @@ impl Processes {
                     && fields.next().and_then(|path| path.rsplit('/').next()) == Some(name)
             }))
         })
+    }
+
+    /// Which of these names are those of directories that some process has mounted, or something in them. `None`: it cannot be told,
+    /// for not all processes can be looked at.
+    pub fn mounted(&self, names: &HashSet<&str>) -> Option<HashSet<String>> {
+        let (mut mounted, mut namespaces) = (HashSet::new(), HashSet::new());
+        let (_, unread) = self.those(|pid| {
+            // Most processes share theirs, which may be long.
+            let namespace = fs::metadata(self.proc.join(format!("{pid}/ns/mnt")));
+            if namespace.is_ok_and(|it| !namespaces.insert(it.ino())) {
+                return Ok(false);
+            }
+            let mounts = fs::read(self.proc.join(format!("{pid}/mountinfo")))?;
+            let mounts = String::from_utf8_lossy(&mounts);
+            let roots = mounts.lines().filter_map(|line| line.split(' ').nth(3));
+            mounted.extend(roots.flat_map(|root| root.split('/')).filter(|it| names.contains(it)).map(str::to_owned));
+            Ok(false)
+        });
+        (self.all && unread == 0).then_some(mounted)
     }
 
     /// Those that have a directory of this name mounted, or something in it. The name should be one that nothing else has.

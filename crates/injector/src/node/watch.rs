@@ -86,7 +86,7 @@ impl Caretaker {
         let has_directory = attempt(store::ensure_directory(region_dir, regions::DIRECTORY_MODE, &mut deeds));
         let mut reaped = Vec::new();
         if has_directory {
-            let outcome = reap::reap(region_dir, processes, grace.seeing, Instant::now(), &mut self.memory);
+            let outcome = reap::reap(region_dir, processes, *grace, Instant::now(), &mut self.memory);
             attempt(outcome.map(|all| reaped = all));
         }
         for deed in &deeds {

@@ -99,6 +99,7 @@ pub(super) fn added(context: &Context<'_>, question: &Question, pod: &Pod, names
     let old = Pod::deserialize(&question.old).unwrap_or_default();
     let there: Vec<&str> = ephemeral(&old).map(|one| one.name.as_str()).collect();
     let rules = context.config.rules(namespace);
+    let shares = mutate::shares_region(pod);
     let mut verdict = Verdict::default();
     let mut after = question.object.clone();
     let mut joined = Vec::new();
@@ -108,11 +109,19 @@ pub(super) fn added(context: &Context<'_>, question: &Question, pod: &Pod, names
         if rules.privileged == Policy::Deny {
             guard::check_privileges_of(&container, target.is_some(), &mut verdict.findings);
         }
-        guard::check_mounts(&container, target.map(|_| Preload::Env), &mut verdict.findings);
+        let places = if target.is_some() { guard::places(Preload::Env) } else { Vec::new() };
+        guard::check_mounts(&container, &places, shares, &mut verdict.findings);
         let Some(target) = target else { continue };
         let env = container.env.as_deref().unwrap_or_default();
         guard::check_env(env, &container.name, Preload::Env, &mut verdict.findings);
-        mutate::inject_ephemeral(&mut after, index, target);
+        if shares && gpu::env_gives_gpu(env) {
+            verdict.findings.warn(format!(
+                "ephemeral container {}: it has no directory of its own on the node, so it cannot be held together with {target}, and \
+                 the library refuses it GPU work",
+                one.name
+            ));
+        }
+        mutate::inject_ephemeral(&mut after, index, target, shares);
         joined.push(format!("{} joins {target}", one.name));
     }
     verdict.summary = joined.join("; ");

@@ -7,7 +7,7 @@ use serde::Deserialize as _;
 
 use super::{Context, Question, Verdict};
 use crate::ask::{self, LABEL, PREFIX, annotations, foreign, is_written_by_injector};
-use crate::mutate::{self, edit};
+use crate::mutate::{self, Place, edit};
 
 /// What is asked for changed: quotas are worked out again. It did not: they stay as they are, whatever the configuration
 /// says by now, for a change of a label or the removal of a finalizer must not fail because a maximum was lowered.
@@ -30,7 +30,7 @@ pub(super) fn updated(context: &Context<'_>, question: &Question, pod: &Pod, nam
         let rules = context.config.rules(namespace);
         let chosen = |name: &str| injected.contains(&name);
         let slices = ask::slices(context.config, rules, pod, Some(&chosen), &mut verdict.findings);
-        written.extend(mutate::quotas(namespace, &slices, mutate::shares_region(&old)));
+        written.extend(mutate::quotas(namespace, &slices, &|container| Place::found(&old, container)));
         verdict.summary = "quotas changed".to_owned();
     }
     let mut after = question.object.clone();

@@ -15,6 +15,11 @@ use ration_region::{Gpu, Region};
 /// Some GPU, and its region's file.
 pub const GPU: Gpu = Gpu { uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef somegpu", total: 80 << 30 };
 pub const REGION: &str = "gpu-01234567-89ab-cdef-2073-6f6d65677075.region";
+/// What is told everybody beside it.
+pub const PUBLIC: &str = "gpu-01234567-89ab-cdef-2073-6f6d65677075.public";
+/// A pod, and another one.
+pub const POD: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
+pub const OTHER_POD: &str = "f2ab4f50-0000-4000-8000-000000000001";
 
 /// A node: a directory that is removed in the end.
 pub struct Host {
@@ -44,8 +49,18 @@ impl Host {
         self.host().join("regions")
     }
 
+    /// A pod's directory, which the kubelet makes.
+    pub fn directory(&self, pod: &str) -> PathBuf {
+        let directory = self.regions().join(pod);
+        if std::fs::create_dir(&directory).is_ok() {
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        }
+        directory
+    }
+
+    /// The region of the pod.
     pub fn region(&self) -> PathBuf {
-        self.regions().join(REGION)
+        self.regions().join(POD).join(REGION)
     }
 
     /// A library that says this, and can be preloaded; the same for the same words. It is large enough to be interrupted.
@@ -158,11 +173,15 @@ impl Host {
         names.map(|name| name.into_string().expect("a name")).filter(|name| name.starts_with('.')).collect()
     }
 
-    /// Starts a tenant: a process that joins this node's region, takes so many bytes, and stays.
+    /// Starts a tenant: a process of the pod that joins its region, takes so many bytes, and stays.
     pub fn tenant(&self, container: &str, bytes: u64) -> Tenant {
+        self.tenant_in(POD, container, bytes)
+    }
+
+    pub fn tenant_in(&self, pod: &str, container: &str, bytes: u64) -> Tenant {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "a_tenant", "--ignored", "--nocapture"]);
-        command.env("TENANT", format!("{}\n{container}\n{bytes}", self.regions().display()));
+        command.env("TENANT", format!("{}\n{container}\n{bytes}", self.directory(pod).display()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let joined = lines.any(|line| line.is_ok_and(|line| line.contains("tenant is in")));

@@ -51,7 +51,7 @@ fn the_quota_file_leaves_nothing_to_the_environment_that_a_tenant_gains_by() {
         "RATION_MEMORY" | "RATION_COMPUTE" | "RATION_COMPUTE_REQUEST" => Some("100%".to_owned()),
         "RATION_PRIORITY" => Some("latency".to_owned()),
         "RATION_NAME" => Some("another".to_owned()),
-        "RATION_DIR" => Some("/tmp/mine".to_owned()),
+        "RATION_DIR" | "RATION_OWN_DIR" => Some("/tmp/mine".to_owned()),
         "RATION_STRICT" => Some("0".to_owned()),
         _ => None,
     };
@@ -60,13 +60,20 @@ fn the_quota_file_leaves_nothing_to_the_environment_that_a_tenant_gains_by() {
     let all = |settings: ration_contract::Settings| {
         (
             (settings.memory, settings.compute_request, settings.compute_limit, settings.priority),
-            (settings.name, settings.dir, settings.strict),
+            (settings.name, settings.dir, settings.own_dir, settings.strict),
         )
     };
     assert_eq!(all(with), all(without.clone()));
     assert_eq!(without.name.as_deref(), Some("team-a/trainer-x7k2p/main"));
-    assert_eq!(without.dir.as_deref(), Some("/run/ration"));
+    assert_eq!((without.dir.as_deref(), without.own_dir.as_deref()), (Some("/run/ration"), Some("/run/ration-own")));
     assert!(without.strict);
+    // A pod that has the region for itself: containers of several users in it meet in one place.
+    for delivery in ["image", "initContainer"] {
+        let text = format!("delivery: {delivery}\nlibrary: {{image: 'example.com/ration:1'}}");
+        let settings = quota(&admitted(&config(&text), &pod_with(&[("ration.dev/memory", "8Gi")])).pod, "main");
+        assert_eq!((settings.dir.as_deref(), settings.own_dir.as_deref()), (Some("/run/ration"), Some("/run/ration")));
+        assert!(!settings.strict);
+    }
 }
 
 #[test]

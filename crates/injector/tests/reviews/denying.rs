@@ -119,6 +119,8 @@ fn what_is_in_the_way() {
         "etc/ration",
         "/etc/ration/quota",
         "/run/ration",
+        "/run/ration-own",
+        "/run/./ration-own/gpu",
         "/usr/local/ration",
         "/usr/local/ration/libration.so",
         "/etc/ld.so.preload",
@@ -149,6 +151,7 @@ fn the_injectors_volumes_are_its_own() {
     };
     let library =
         json!({"name": "ration-library", "hostPath": {"path": "/var/lib/ration/lib/current", "type": "Directory"}});
+    let region = json!({"name": "ration-region", "hostPath": {"path": "/run/ration-pods", "type": "Directory"}});
     for (volume, mount, text) in [
         (
             json!({"name": "ration-library", "configMap": {"name": "c"}}),
@@ -168,9 +171,21 @@ fn the_injectors_volumes_are_its_own() {
             "hostPath /var/lib/ration/lib/current is the injector's",
         ),
         (
-            json!({"name": "node", "hostPath": {"path": "/run/ration/0"}}),
+            json!({"name": "node", "hostPath": {"path": "/run/ration-pods/0"}}),
             json!({"name": "node", "mountPath": "/x"}),
-            "hostPath /run/ration/0 is the injector's",
+            "hostPath /run/ration-pods/0 is the injector's",
+        ),
+        // Of another pod's directory, of all of them, and of this one's where nobody knows that it is.
+        (
+            region.clone(),
+            json!({"name": "ration-region", "mountPath": "/run/ration-own", "subPath": "another"}),
+            "remove the mount",
+        ),
+        (region.clone(), json!({"name": "ration-region", "mountPath": "/run/ration"}), "remove the mount"),
+        (
+            region.clone(),
+            json!({"name": "ration-region", "mountPath": "/run/ration-own", "subPathExpr": "$(RATION_POD_UID)"}),
+            "remove the mount",
         ),
     ] {
         refused(&Config::default(), &pod(volume, mount), "conflict", &[text]);
@@ -181,7 +196,36 @@ fn the_injectors_volumes_are_its_own() {
     let forged =
         pod(json!({"name": "ration-region", "hostPath": {"path": "/"}}), json!({"name": "x", "mountPath": "/x"}));
     let reply = admitted(&Config::default(), &forged);
-    assert_eq!(reply.pod["spec"]["volumes"][0]["hostPath"]["path"], "/run/ration", "a forged one is replaced");
+    assert_eq!(reply.pod["spec"]["volumes"][0]["hostPath"]["path"], "/run/ration-pods", "a forged one is replaced");
+}
+
+#[test]
+fn a_copy_whose_container_has_lost_its_gpu_writes_to_nobodys_directory() {
+    let copy = admitted(&Config::default(), &pod_with(&[("ration.dev/memory", "8Gi")])).pod;
+    let with_env = |env: Value| {
+        let mut pod = copy.clone();
+        let mut lost = pod["spec"]["containers"][0].clone();
+        lost["name"] = json!("lost");
+        lost["resources"] = json!({});
+        lost["volumeMounts"].as_array_mut().expect("a list").retain(|mount| mount["name"] != "ration-quota-main");
+        lost["env"] = env;
+        pod["spec"]["containers"].as_array_mut().expect("a list").push(lost);
+        pod
+    };
+    let uid = copy["spec"]["containers"][0]["env"][0].clone();
+    admitted(&Config::default(), &with_env(json!([uid])));
+    let forged = json!({"name": "RATION_POD_UID", "value": "705ab4f5-6393-11e8-b7cc-42010a800002"});
+    for env in [json!([]), json!([forged]), json!([uid, forged]), json!([forged, uid])] {
+        refused(&Config::default(), &with_env(env), "conflict", &["lost", "/run/ration-own", "remove the mount"]);
+    }
+    let mut before = with_env(json!([uid]));
+    for mount in before["spec"]["containers"][1]["volumeMounts"].as_array_mut().expect("a list") {
+        // As it was when all pods wrote to one directory.
+        if mount["mountPath"] == "/run/ration" {
+            *mount = json!({"name": "ration-region", "mountPath": "/run/ration"});
+        }
+    }
+    refused(&Config::default(), &before, "conflict", &["lost", "/run/ration:", "remove the mount"]);
 }
 
 #[test]
@@ -192,7 +236,7 @@ fn a_preload_that_cannot_be_seen() {
     let by_env = config("preload: env");
     refused(&by_env, &pod, "preload-hidden", &["container main", "valueFrom", "preload: file"]);
     let reply = admitted(&Config::default(), &pod);
-    assert_eq!(reply.pod["spec"]["containers"][0]["env"], pod["spec"]["containers"][0]["env"]);
+    assert_eq!(reply.pod["spec"]["containers"][0]["env"][0], pod["spec"]["containers"][0]["env"][0]);
 }
 
 #[test]

@@ -79,6 +79,65 @@ fn what_is_not_known_here_stays_with_what_it_belongs_to() {
 }
 
 #[test]
+fn each_pod_writes_to_its_own_directory_alone_whatever_it_says_it_is() {
+    let uid =
+        json!({"name": "RATION_POD_UID", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}});
+    let by_key = |kind: &str| json!({"name": "RATION_POD_UID", "valueFrom": {kind: {"name": "c", "key": "k"}}});
+    let forged = json!({"name": "RATION_POD_UID", "value": "../705ab4f5-6393-11e8-b7cc-42010a800002"});
+    let other = json!({"name": "A", "value": "$(RATION_POD_UID)"});
+    for (env, is_told) in [
+        (json!([]), false),
+        (json!([other, uid]), false),
+        (json!([forged]), true),
+        (json!([by_key("configMapKeyRef"), other]), true),
+        (json!([uid, forged]), true),
+        (json!([forged, uid, by_key("secretKeyRef"), uid]), true),
+    ] {
+        let mut pod = pod_with(&[("ration.dev/memory", "8Gi")]);
+        pod["spec"]["containers"][0]["env"] = env.clone();
+        pod["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "c"}}]);
+        let reply = admitted(&Config::default(), &pod);
+        let main = &reply.pod["spec"]["containers"][0];
+        let env_after = main["env"].as_array().expect("a list");
+        let ours: Vec<&Value> = env_after.iter().filter(|one| one["name"] == "RATION_POD_UID").collect();
+        assert_eq!(ours, [&uid], "{env}");
+        let others = |env: &Value| env.as_array().expect("a list").iter().filter(|one| one["name"] == "A").count();
+        assert_eq!(others(&env), others(&main["env"]), "{env}");
+        assert_eq!(reply.warnings.iter().any(|it| it.contains("RATION_POD_UID")), is_told, "{:?}", reply.warnings);
+        let mounts: Vec<&Value> = main["volumeMounts"].as_array().expect("a list").iter().collect();
+        let of_region: Vec<&&Value> = mounts.iter().filter(|mount| mount["name"] == "ration-region").collect();
+        let wanted = [
+            &json!({"name": "ration-region", "mountPath": "/run/ration", "readOnly": true}),
+            &json!({"name": "ration-region", "mountPath": "/run/ration-own", "subPathExpr": "$(RATION_POD_UID)"}),
+        ];
+        assert_eq!(of_region.into_iter().copied().collect::<Vec<_>>(), wanted);
+    }
+    // One that was injected when all pods wrote to one directory, and is copied.
+    let mut copy = admitted(&Config::default(), &pod_with(&[("ration.dev/memory", "8Gi")])).pod;
+    let fresh = copy.clone();
+    copy["spec"]["containers"][0]["env"] = json!([]);
+    copy["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "ration-region", "mountPath": "/run/ration"}]);
+    copy["spec"]["volumes"] = json!([{"name": "ration-region", "hostPath": {"path": "/run/ration"}}]);
+    let after = admitted(&Config::default(), &copy).pod;
+    assert_eq!(after["spec"]["containers"], fresh["spec"]["containers"]);
+    let region = after["spec"]["volumes"].as_array().expect("a list").iter().find(|it| it["name"] == "ration-region");
+    assert_eq!(region.expect("the region")["hostPath"]["path"], "/run/ration-pods");
+    // One that has the region for itself needs no name for it, and what it says is its own business.
+    let apart = config("delivery: image\nlibrary: {image: example.com/ration:1}");
+    let mut pod = pod_with(&[("ration.dev/memory", "8Gi")]);
+    pod["spec"]["containers"][0]["env"] = json!([forged, uid]);
+    let main = admitted(&apart, &pod).pod["spec"]["containers"][0].clone();
+    assert_eq!(main["env"], json!([forged]));
+    assert!(main["volumeMounts"].as_array().expect("a list").iter().all(|it| it.get("subPathExpr").is_none()));
+    assert!(
+        main["volumeMounts"]
+            .as_array()
+            .expect("a list")
+            .contains(&json!({"name": "ration-region", "mountPath": "/run/ration"}))
+    );
+}
+
+#[test]
 fn a_copy_of_a_running_pod_follows_the_configuration_of_today() {
     let ways = [
         "{}",
@@ -108,6 +167,13 @@ fn a_copy_of_a_running_pod_follows_the_configuration_of_today() {
                 assert_eq!(names(&reply.pod, pointer, field), names(&fresh, pointer, field), "{first} then {second}");
             }
             assert_eq!(reply.pod["metadata"], fresh["metadata"]);
+            let mounts = |pod: &Value| -> BTreeSet<String> {
+                let list = pod["spec"]["containers"][0]["volumeMounts"].as_array().expect("a list");
+                list.iter().map(Value::to_string).collect()
+            };
+            assert_eq!(mounts(&reply.pod), mounts(&fresh), "{first} then {second}");
+            let has_uid = |pod: &Value| names(pod, "/spec/containers/0/env", "name").contains("RATION_POD_UID");
+            assert_eq!(has_uid(&reply.pod), has_uid(&fresh), "{first} then {second}");
             for volume in fresh["spec"]["volumes"].as_array().expect("volumes") {
                 assert!(
                     reply.pod["spec"]["volumes"].as_array().expect("volumes").contains(volume),

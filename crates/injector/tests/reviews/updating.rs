@@ -4,7 +4,7 @@ use ration_injector::config::Config;
 use ration_injector::review::{Context, Outcome, Unknown, answer_in, missing_pod};
 use serde_json::{Value, json};
 
-use crate::support::{NAMESPACE, Reply, admitted, config, gets, listed, pod_with, review, send_in, taken};
+use crate::support::{NAMESPACE, Reply, admitted, config, gets, listed, pod_with, quota, review, send_in, taken};
 
 fn update(config: &Config, old: &Value, new: &Value) -> Reply {
     send_in(config, &Unknown, &review("UPDATE", None, new, old))
@@ -138,10 +138,13 @@ fn an_ephemeral_container_joins_the_slice_of_its_target() {
         assert_eq!(debug["env"], json!([{"name": "LD_PRELOAD", "value": "/usr/local/ration/libration.so"}]));
         let mounts = json!([
             {"name": "ration-library", "mountPath": "/usr/local/ration", "readOnly": true},
-            {"name": "ration-region", "mountPath": "/run/ration"},
+            {"name": "ration-region", "mountPath": "/run/ration", "readOnly": true},
             {"name": "ration-quota-main", "mountPath": "/etc/ration", "readOnly": true},
         ]);
         assert_eq!(debug["volumeMounts"], mounts, "whole volumes, for no other can be mounted there");
+        // Whatever is set by now for pods that are yet to come.
+        let later = config("delivery: image\nlibrary: {image: example.com/ration:1}");
+        assert_eq!(add(&later, &old, &json!([container])).pod, reply.pod);
         let mut rest = reply.pod.clone();
         rest["spec"].as_object_mut().expect("a spec").remove("ephemeralContainers");
         assert_eq!(rest, old, "nothing else is changed");
@@ -167,7 +170,11 @@ fn ephemeral_containers_that_join_nobody() {
     let reply = add(&Config::default(), &old, &sees_gpus);
     assert_eq!(reply.outcome, Outcome::Denied("ephemeral-target"));
     assert!(reply.message.contains("one of main, second"), "{}", reply.message);
+    let with_gpu = json!([{"name": "debug", "targetContainerName": "second", "env": sees_gpus[0]["env"]}]);
+    let reply = add(&Config::default(), &old, &with_gpu);
+    assert!(reply.warnings.iter().any(|it| it.contains("refuses it GPU work")), "{:?}", reply.warnings);
     let reply = add(&Config::default(), &old, &json!([{"name": "debug", "targetContainerName": "second"}]));
+    assert!(reply.warnings.is_empty(), "{:?}", reply.warnings);
     assert_eq!(reply.pod["spec"]["ephemeralContainers"][0]["volumeMounts"][2]["name"], "ration-quota-second");
     let plain = pod_with(&[]);
     assert_eq!(add(&Config::default(), &plain, &json!([{"name": "debug"}])).outcome, Outcome::Untouched);
@@ -181,6 +188,7 @@ fn ephemeral_containers_that_are_refused() {
         (json!({"name": "d", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}), "privileged"),
         (json!({"name": "d", "volumeMounts": [{"name": "x", "mountPath": "/etc/ration"}]}), "conflict"),
         (json!({"name": "d", "volumeMounts": [{"name": "ration-library", "mountPath": "/x"}]}), "conflict"),
+        (json!({"name": "d", "volumeMounts": [{"name": "ration-region", "mountPath": "/x"}]}), "conflict"),
         (
             json!({"name": "d", "env": [{"name": "LD_PRELOAD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
             "preload-hidden",
@@ -196,6 +204,39 @@ fn ephemeral_containers_that_are_refused() {
         send_in(&Config::default(), &Unknown, &review("UPDATE", Some("ephemeralcontainers"), &more, &with_debug));
     assert!(reply.allowed, "those that are there already are as they are: {}", reply.message);
     assert_eq!(reply.pod["spec"]["ephemeralContainers"][0], with_debug["spec"]["ephemeralContainers"][0]);
+}
+
+#[test]
+fn an_ephemeral_container_in_no_slice_writes_to_nobodys_directory() {
+    let mut pod = pod_with(&[("ration.dev/memory", "8Gi")]);
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(json!({"name": "other"}));
+    let old = admitted(&Config::default(), &pod).pod;
+    // That pods which are yet to come have regions of their own says nothing about this one.
+    for text in ["{}", "delivery: image\nlibrary: {image: example.com/ration:1}"] {
+        for (mount, allowed) in [
+            (json!({"name": "ration-region", "mountPath": "/run/ration"}), false),
+            (json!({"name": "ration-region", "mountPath": "/run/ration", "readOnly": true}), true),
+        ] {
+            let debug = json!([{"name": "d", "targetContainerName": "other", "volumeMounts": [mount]}]);
+            assert_eq!(add(&config(text), &old, &debug).allowed, allowed, "{text}: {mount}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_from_before_there_were_own_directories_keeps_its_place() {
+    let mut old = running();
+    let file = &mut old["metadata"]["annotations"]["ration.dev/quota.main"];
+    *file = json!(file.as_str().expect("a text").replace("own_dir = /run/ration-own\n", ""));
+    for (pod, own) in [(old, None), (running(), Some("/run/ration-own"))] {
+        let mut new = pod.clone();
+        new["metadata"]["annotations"]["ration.dev/memory"] = json!("4Gi");
+        let reply = update(&Config::default(), &pod, &new);
+        let settings = quota(&reply.pod, "main");
+        assert_eq!(settings.memory.to_string(), "4GiB");
+        assert_eq!((settings.dir.as_deref(), settings.own_dir.as_deref()), (Some("/run/ration"), own));
+        assert!(settings.strict);
+    }
 }
 
 #[test]
