@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use node_support::{GPU, Host, OTHER_POD, POD, PUBLIC, REGION, all_of, be_a_tenant, within};
+use node_support::{GPU, Host, OTHER_POD, POD, PUBLIC, REGION, all_of, be_a_tenant, told, within};
 use ration_region::Region;
 
 #[test]
@@ -135,7 +135,7 @@ fn regions_that_nobody_can_join_are_named_and_go_when_nobody_uses_them() {
     let host = Host::new("versions");
     let library = host.library("one");
     host.installed(&library, "1.0.0");
-    drop(Region::open(&host.directory(POD), &GPU).expect("a region"));
+    drop(told(&host.directory(POD)));
     let file = OpenOptions::new().read(true).write(true).open(host.region()).unwrap();
     // A major version that is yet to come.
     file.write_all_at(&[9, 0, 7, 0], 8).unwrap();
@@ -317,7 +317,6 @@ fn looking_makes_nothing_and_tells_nothing() {
     let library = host.library("one");
     host.installed(&library, "1.0.0");
     drop(Region::open(&host.directory(POD), &GPU).expect("a region"));
-    fs::remove_file(host.directory(POD).join(PUBLIC)).unwrap();
     let watch = host.watch(&library, "1.0.0", &["--grace", "3600"]);
     watch.look_again();
     assert_eq!(host.status_json()["regions"][0]["joinable"], true);
@@ -330,8 +329,8 @@ fn what_is_told_beside_no_region_goes_and_that_of_the_living_stays() {
     let host = Host::new("told");
     let library = host.library("one");
     host.installed(&library, "1.0.0");
-    let living = Region::open(&host.directory(POD), &GPU).expect("a region");
-    drop(Region::open(&host.directory(OTHER_POD), &GPU).expect("a region"));
+    let living = told(&host.directory(POD));
+    drop(told(&host.directory(OTHER_POD)));
     let (region, public) = (host.directory(OTHER_POD).join(REGION), host.directory(OTHER_POD).join(PUBLIC));
     fs::remove_file(region).unwrap();
     // Somebody listens to it.

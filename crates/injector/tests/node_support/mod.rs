@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ration_region::{Gpu, Region};
+use ration_region::{Facts, Heard, Gpu, Region};
 
 /// Some GPU, and its region's file.
 pub const GPU: Gpu = Gpu { uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef somegpu", total: 80 << 30 };
@@ -221,6 +221,7 @@ pub fn be_a_tenant() {
     let mut next = || orders.next().expect("an order");
     let region = Region::open(Path::new(next()), &GPU).expect("a region");
     let member = region.join(next(), Some(8 << 30)).expect("a place");
+    member.compute().says(&Heard::new(), &Facts::default(), 1);
     member.reserve(next().parse().expect("a number")).expect("room");
     println!("the tenant is in");
     std::io::stdout().flush().expect("a pipe");
@@ -356,4 +357,13 @@ pub fn mode(path: &Path) -> u32 {
 pub fn is_root() -> bool {
     // SAFETY: takes nothing and always succeeds.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// A container in the region of a pod's directory has said something, so that there is a public file beside it.
+pub fn told(directory: &Path) -> Region {
+    let region = Region::open(directory, &GPU).expect("a region");
+    let member = region.join("team/told/main", None).expect("a place");
+    member.compute().says(&Heard::new(), &Facts::default(), 1);
+    drop(member);
+    region
 }
