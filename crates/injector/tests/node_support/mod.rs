@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ration_region::{Facts, Heard, Gpu, Region};
+use ration_region::{Facts, Gpu, Heard, Region};
 
 /// Some GPU, and its region's file.
 pub const GPU: Gpu = Gpu { uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef somegpu", total: 80 << 30 };
