@@ -128,7 +128,8 @@ fn neighbours_go_on_whatever_happens_to_one() {
             stalls.last().map_or(0, Duration::as_millis)
         );
         let _ = writeln!(text, "{line}");
-        if at(99) > MOST {
+        // All but one in a hundred: of fewer tries, all but one.
+        if stalls.len() < 2 || stalls[stalls.len() - 2] > MOST {
             wrong.push(line);
         }
     }
