@@ -14,6 +14,7 @@ mod support;
 use container::{GIB, MIB, Regions, Session, inside, left_behind};
 use ration_region::{Gpu, Region};
 use sim_world::World;
+use support::random::Random;
 use support::{Machine, report};
 
 const NAME: &str = "tests/storm";
@@ -23,18 +24,6 @@ const THREADS: &str = "8";
 const CAP: u64 = 8 * GIB;
 /// Between quiet points.
 const STRETCH: Duration = Duration::from_millis(2500);
-
-/// A small generator is enough to choose whom to kill, and its seed is printed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % limit
-    }
-}
 
 /// The processes, and what they do it on.
 struct Storm<'a> {

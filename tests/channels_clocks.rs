@@ -81,5 +81,5 @@ fn containers_in_time_namespaces_have_their_shares() {
         };
         lines += &(line + "\n");
     }
-    report("clocks.txt", &lines);
+    report("clocks", &lines);
 }

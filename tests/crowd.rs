@@ -16,6 +16,7 @@ mod support;
 use container::{GIB, MIB};
 use ration_region::Gpu;
 use steered::{PATIENCE, Steered};
+use support::random::Random;
 use support::report;
 
 const CONTAINERS: [&str; 4] = ["tests/a", "tests/b", "tests/c", "tests/d"];
@@ -23,18 +24,6 @@ const CONTAINERS: [&str; 4] = ["tests/a", "tests/b", "tests/c", "tests/d"];
 const CAP: u64 = 30 * GIB;
 /// How long any of them may take to end by itself.
 const LONGEST: Duration = Duration::from_secs(60);
-
-/// A small generator; its seed is printed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % limit
-    }
-}
 
 struct Crowd {
     steered: Steered,

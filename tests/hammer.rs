@@ -7,23 +7,12 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 mod support;
+use support::random::Random;
 use support::{Machine, compile, report};
 
 const PROCESSES: usize = 16;
 const THREADS: &str = "4";
 const TIME: Duration = Duration::from_secs(60);
-
-/// A small generator is enough to choose whom to kill, and its seed is printed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % limit
-    }
-}
 
 /// For a minute. How many were killed, how many calls the last of them made, and what was seen.
 fn hammer(program: &Path) -> (u64, u64, String) {

@@ -260,11 +260,16 @@ fn what_lies_beside_a_container_harms_nobody() {
         return;
     };
     milliseconds(1_000);
-    // What the noise says of leases may be anything.
-    let [one, two] = pair.shares(8_000);
-    text += &format!("beside noise: {one:.1}, {two:.1}\n");
-    // A tenth for whom lies cost most, a tenth for plain time slicing; and some for what it takes to look through the noise.
-    assert!(one.min(two) > 15.0 && one + two > 75.0, "{text}");
+    // What the noise says of leases may be anything: a tenth for lies, and some for looking through it. A host under load has another try.
+    let mut got = [0.0; 2];
+    for _ in 0..3 {
+        got = pair.shares(8_000);
+        text += &format!("beside noise: {:.1}, {:.1}\n", got[0], got[1]);
+        if got[0] + got[1] > 85.0 {
+            break;
+        }
+    }
+    assert!(got[0].min(got[1]) > 15.0 && got[0] + got[1] > 85.0, "{text}");
     drop(stranger);
     for entry in fs::read_dir(pair.dir()).expect("it is there").flatten() {
         if entry.metadata().is_ok_and(|about| about.uid() == STRANGER) {
@@ -303,7 +308,7 @@ fn who_lies_about_leases_takes_a_tenth_at_most() {
     let [one, two] = pair.shares(14_000);
     let text = format!("beside a liar: {one:.1}, {two:.1}; by plain time slicing 50, 50\n");
     report("neighbours-liar", &text);
-    assert!(one.min(two) > 33.0 && one + two > 75.0, "{text}");
+    assert!(one.min(two) > 35.0 && one + two > 80.0, "{text}");
 }
 
 /// A container's own file for everybody is removed, cut short, written over or replaced, by itself. It tells others again soon, and

@@ -5,6 +5,7 @@
 pub mod driver;
 pub mod facts;
 pub mod preload;
+pub mod random;
 pub mod table;
 pub mod tries;
 

@@ -17,10 +17,11 @@ use crate::life::DIED;
 use crate::steering::{LeaseWord, Present, Said, Told, Word, identity};
 use crate::sys::{Clock, Directory, File, boot, copy_own};
 
-/// The directory is looked at so often for whether it has changed; and anew, changed or not, so often.
+/// The directory is looked at so often for whether it has changed: a newcomer has to be known within a second, and its first leases
+/// last 30 ms. And anew, changed or not, so often: a file may come into a directory that was there.
 const LOOK: u64 = 50 * MS;
 const LOOK_ANYWAY: u64 = 1_000 * MS;
-/// Whoever makes a directory makes the files in it soon after.
+/// Whoever makes a directory makes the files in it soon after: with its first words, some milliseconds later on a host that is not busy.
 const UNSETTLED: u64 = 300 * MS;
 /// So many times as long as it takes to look, it is not looked again: whoever fills the directory keeps nobody busy.
 const RESTS: u64 = 100;

@@ -54,11 +54,6 @@ impl Region {
         file::mend(home, gpu).map(|mapping| Region { mapping: Some(Arc::new(mapping)), private: false })
     }
 
-    /// Whether others can read what is told here.
-    pub fn is_public(&self) -> bool {
-        self.mapping.as_ref().is_some_and(|mapping| mapping.number() != 0)
-    }
-
     /// A region that this process has with none but those that it forks: for when there is no directory.
     pub fn private(gpu: &Gpu) -> Region {
         let mapping = Mapping::new(None, None).ok();
