@@ -45,7 +45,8 @@ impl Both {
         let mut neighbour = Session::start(command.args(["queue", "500", "120"]), PATIENCE);
         neighbour.until("ready").expect("it starts");
         let settings = [("RATION_MEMORY", "2GiB"), ("RATION_COMPUTE_LIMIT", limit), ("RATION_SWITCH", switch)];
-        let session = Session::start(&mut steered.command("tests/left", &settings, args), PATIENCE);
+        let mut command = steered.command("tests/left", &settings, args);
+        let session = Session::start(command.env("RATION_SIM_LEAVABLE", "1"), PATIENCE);
         Both { steered, session, neighbour }
     }
 

@@ -103,7 +103,7 @@ pub(crate) fn enter(index: usize, body: impl FnOnce() -> Outcome) -> CUresult {
     if cost != 0 {
         spend(cost);
     }
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+    match sim_world::shield::call(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))) {
         Ok(Ok(())) => CUDA_SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => {

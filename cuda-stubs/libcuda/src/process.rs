@@ -85,6 +85,9 @@ fn start() -> Outcome<Process> {
             cost.store(ns, Ordering::Relaxed);
         }
     }
+    if std::env::var("RATION_SIM_LEAVABLE").is_ok_and(|value| value == "1") {
+        sim_world::shield::raise();
+    }
     BLOCKING.store(std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value == "1"), Ordering::Relaxed);
     let mode = KernelMode::from_env(|name| std::env::var(name).ok()).map_err(|e| {
         complain(&e);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::layout::{CHANS, Chan, DEPTH, QUEUES};
 use crate::lock::Tx;
 use crate::open::World;
-use crate::{procs, timeline};
+use crate::{procs, shield, timeline};
 
 /// What an operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -280,7 +280,7 @@ pub fn nap_for(time: Duration) {
     let time = time.clamp(Duration::from_micros(20), Duration::from_millis(20));
     // A sleep ends some 60 us late on an idle machine; start early and come round again.
     let early = Duration::from_micros(50);
-    std::thread::sleep(if time > 2 * early { time - early } else { time / 2 });
+    shield::wait(|| std::thread::sleep(if time > 2 * early { time - early } else { time / 2 }));
 }
 
 fn lower_bound(tx: &Tx<'_>, seq: Seq) -> u64 {

@@ -19,6 +19,7 @@ pub mod record;
 pub mod rm;
 pub mod settings;
 pub mod shared;
+pub mod shield;
 pub mod surface;
 pub mod timeline;
 

@@ -53,14 +53,26 @@ pub fn keep(word: &'static AtomicU32) -> std::io::Result<()> {
 
 /// Runs `f` with all signals blocked, so that a thread made in it never runs the program's handlers.
 pub fn block_signals<T>(f: impl FnOnce() -> T) -> T {
+    let before = block_all();
+    let value = f();
+    set_blocked(&before);
+    value
+}
+
+/// Blocks all signals in this thread; returns what was blocked before.
+pub(crate) fn block_all() -> libc::sigset_t {
     // SAFETY: both sets are initialised by sigfillset/pthread_sigmask before they are read.
     unsafe {
         let mut all = std::mem::zeroed();
         let mut before = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let value = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        value
+        before
     }
+}
+
+/// Blocks these, and no others.
+pub(crate) fn set_blocked(set: &libc::sigset_t) {
+    // SAFETY: a set that `pthread_sigmask` wrote.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
 }
