@@ -3,8 +3,8 @@
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
 use crate::tuning::{
-    AT_WORK, BUSY, HURRIED_SLICE, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT,
-    SHORTEST_SLICE, SIDE, SLICE, SLICES, SWITCH,
+    APART, AT_WORK, BUSY, HURRIED_SLICE, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND,
+    SHORT, SHORTEST_SLICE, SIDE, SLICE, SLICES, SWITCH,
 };
 use crate::{Priority, Share};
 
@@ -331,10 +331,43 @@ pub fn virtual_time(held: u64, weight: Share) -> u64 {
     weight.wall(held)
 }
 
+/// By how much a virtual time, or the number of a lease, is ahead of another. They may have begun anywhere, and go round: what one
+/// container once said leaves none without a next.
+pub fn ahead(one: u64, other: u64) -> i64 {
+    one.wrapping_sub(other) as i64
+}
+
 /// Of those that want a lease, given by index and virtual time, who is next: the one that has had least; of equals, the first
 /// after the one that had the last.
 pub fn next(wanting: impl Iterator<Item = (usize, u64)>, last: usize) -> Option<usize> {
-    wanting.min_by_key(|(index, time)| (*time, *index <= last, *index)).map(|(index, _)| index)
+    let order = |one: &(usize, u64), other: &(usize, u64)| {
+        ahead(one.1, other.1).cmp(&0).then_with(|| (one.0 <= last, one.0).cmp(&(other.0 <= last, other.0)))
+    };
+    wanting.min_by(order).map(|(index, _)| index)
+}
+
+/// What a container's virtual time becomes that joins others with these: no less than the least of them, for rest is not saved up, and
+/// hardly more than any: what it had while they were not there is not held against it.
+pub fn joined(had: u64, others: impl Iterator<Item = u64>, weight: Share) -> u64 {
+    let Some((first, least, most)) = range(others) else { return had };
+    let most = most.saturating_add_unsigned(virtual_time(LEASE, weight));
+    first.wrapping_add_signed(ahead(had, first).clamp(least, most))
+}
+
+/// Whether it is farther from all of them than turns can bring it: somebody once said what is not so, or its own was lost.
+pub fn is_astray(had: u64, others: impl Iterator<Item = u64>) -> bool {
+    range(others).is_some_and(|(first, least, most)| {
+        !(least.saturating_sub_unsigned(APART)..=most.saturating_add_unsigned(APART)).contains(&ahead(had, first))
+    })
+}
+
+/// One of these, and by how much the least and the most of them are ahead of it.
+fn range(times: impl Iterator<Item = u64>) -> Option<(u64, i64, i64)> {
+    times.fold(None, |range, time| {
+        let (first, least, most) = range.unwrap_or((time, 0, 0));
+        let ahead = ahead(time, first);
+        Some((first, ahead.min(least), ahead.max(most)))
+    })
 }
 
 /// How long a container at its limit stays off the GPU at a time, in nanoseconds of wall time, and so how far into debt it may

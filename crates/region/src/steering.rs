@@ -13,7 +13,7 @@ mod words;
 use std::time::Duration;
 
 use ration_policy::steer::{self, Peer};
-use ration_policy::tuning::{COMING, FRESH, LEASE, SILENT};
+use ration_policy::tuning::{COMING, FRESH, SILENT};
 use ration_policy::{Priority, Share};
 
 use crate::compute::{Compute, priority, priority_word, word};
@@ -56,6 +56,8 @@ pub(crate) mod of_container {
     pub const SWITCHING: usize = 35;
     /// How often it stopped believing others' leases, because they kept it off for too long again and again.
     pub const DISBELIEVED: usize = 40;
+    /// See [`ration_policy::steer::virtual_time`]: the page tells it, and may be lost.
+    pub const VIRTUAL_TIME: usize = 41;
     /// Leases that it has had.
     pub const LEASES: usize = 36;
     /// Nanoseconds that it was off the GPU, by its limit and for others' leases.
@@ -224,6 +226,7 @@ impl Compute<'_> {
             (&page.demand, peer.demand.into()),
             (&page.burst, peer.burst),
             (&page.worked, now.saturating_sub(peer.quiet)),
+            (&page.virtual_time, self.own(of_container::VIRTUAL_TIME).load(SeqCst)),
             (&page.processes, self.speaking(heard, now).count() as u64),
         ];
         for (word, value) in words {
@@ -283,7 +286,7 @@ impl Compute<'_> {
                     quiet: u64::MAX,
                     batches: true,
                 },
-                virtual_time: self.page().virtual_time.load(SeqCst),
+                virtual_time: self.own(of_container::VIRTUAL_TIME).load(SeqCst),
                 is_on: false,
                 said: 0,
             });
@@ -372,8 +375,14 @@ impl Compute<'_> {
         let own = self.lease_word();
         let own = LeaseWord { word: own.load(SeqCst), writer: among.own, at: std::ptr::from_ref(own) as usize };
         // Two of the same number were taken at once, for want of a holder: the one of the lower index counts.
-        let newest = |it: &&LeaseWord| (it.number(), usize::MAX - it.writer);
-        among.leases.iter().chain([&own]).max_by_key(newest).copied().unwrap_or(own)
+        let order = |one: &&LeaseWord, other: &&LeaseWord| match (one.word == 0, other.word == 0) {
+            (false, false) => {
+                let ahead = steer::ahead(one.in_order(), other.in_order());
+                ahead.cmp(&0).then(other.writer.cmp(&one.writer))
+            }
+            (one, other) => other.cmp(&one),
+        };
+        among.leases.iter().chain([&own]).max_by(order).copied().unwrap_or(own)
     }
 
     /// The newest lease.
@@ -403,7 +412,9 @@ impl Compute<'_> {
     /// Gives the GPU to a container, after so many leases.
     pub fn pass_lease(&self, to: usize, number: u64) {
         let own = self.lease_word();
-        own.store(number.wrapping_add(1) << WHO_BITS | to as u64 & ((1 << WHO_BITS) - 1), SeqCst);
+        // They go round, and 0 is none.
+        let number = (number.wrapping_add(1) << WHO_BITS).max(1 << WHO_BITS);
+        own.store(number | to as u64 & ((1 << WHO_BITS) - 1), SeqCst);
         sys::futex_wake_shared(own);
     }
 
@@ -435,20 +446,23 @@ impl Compute<'_> {
 
     /// And so much longer, until it was off.
     pub fn held_longer(&self, time: u64, weight: Share) {
-        self.page().virtual_time.fetch_add(steer::virtual_time(time, weight), SeqCst);
+        let more = steer::virtual_time(time, weight);
+        let had = self.own(of_container::VIRTUAL_TIME).fetch_add(more, SeqCst);
+        self.page().virtual_time.store(had.wrapping_add(more), SeqCst);
     }
 
-    /// Who comes anew has had no less than the least of those that are there: rest is not saved up. And hardly more than any of
-    /// them: what it had while they were not there is not held against it.
-    pub fn joins(&self, among: &Neighbourhood) {
+    /// It wants leases, beside others that do: from now on if it `is_new`. See [`steer::joined`].
+    pub fn takes_turns(&self, among: &Neighbourhood, is_new: bool) {
         let times = || among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time);
-        if let (Some(least), Some(most)) = (times().min(), times().max()) {
+        let own = self.own(of_container::VIRTUAL_TIME);
+        let had = own.load(SeqCst);
+        if is_new || steer::is_astray(had, times()) {
             let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
-            let most = most.saturating_add(steer::virtual_time(LEASE, weight));
-            let own = &self.page().virtual_time;
-            let had = own.load(SeqCst);
-            // Lost where a process of the same container adds to it at once, which joins itself.
-            let _ = own.compare_exchange(had, had.clamp(least, most), SeqCst, SeqCst);
+            let joined = steer::joined(had, times(), weight);
+            // Lost where a process of the same container adds to it at once, which does this itself.
+            if own.compare_exchange(had, joined, SeqCst, SeqCst).is_ok() {
+                self.page().virtual_time.store(joined, SeqCst);
+            }
         }
     }
 

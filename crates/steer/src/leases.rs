@@ -91,9 +91,8 @@ impl State {
             }
             return (true, None, u64::MAX);
         }
-        if !std::mem::replace(&mut self.is_in, true) {
-            compute.joins(among);
-        }
+        let is_new = !std::mem::replace(&mut self.is_in, true);
+        compute.takes_turns(among, is_new);
         let weight = compute.weight();
         let lease = compute.lease(among, now);
         let length = steer::lease(weight, among.weights());

@@ -182,3 +182,27 @@ fn who_says_that_every_lease_is_its_own_is_not_believed_for_long() {
         assert!(got[0] > 0.46 && got[1..].iter().all(|got| *got > 0.22), "seed {seed}: it is over, and {got:.3?}");
     }
 }
+
+/// What somebody once said that was not so, or what was lost, leaves nothing behind: not its place among those that take turns, and not
+/// the number of a lease after which there is none.
+#[test]
+fn what_was_said_once_is_soon_forgotten() {
+    const LAST: u64 = (1 << 34) - 1;
+    let nobody = 0x3fff_ffff;
+    let places = [i64::MIN, -1 << 60, -600_000_000_000, 600_000_000_000, 1 << 60, i64::MAX].map(|had| (had, None));
+    let numbers = [0, 1 << 32, 1 << 33, LAST - 2, LAST - 1, LAST].map(|number| (0, Some((nobody, number))));
+    for (seed, (had, lease)) in places.into_iter().chain(numbers).enumerate() {
+        for containers in [&[75, 25][..], &[50, 25, 25]] {
+            let all: Vec<_> = containers.iter().map(|weight| container(*weight, Shape::DEEP)).collect();
+            let mut node = Node::new(&all, seed as u64);
+            node.run(2_000 * MS, true);
+            node.says_once(0, had, lease);
+            // From when it was forgotten on.
+            node.run(2_000 * MS, true);
+            let got = outcome(&mut node, 0, 2_000 * MS, true).usage;
+            tell(&format!("once said to have had {had} more, {lease:?}: {got:.3?} of {containers:?}%"));
+            let is_right = got.iter().zip(containers).all(|(got, of)| *got > f64::from(*of) / 100.0 - 0.04);
+            assert!(is_right, "once said to have had {had} more, {lease:?}: {got:.3?} of {containers:?}%");
+        }
+    }
+}

@@ -112,6 +112,11 @@ impl LeaseWord {
         self.word >> WHO_BITS
     }
 
+    /// The same, for [`steer::ahead`].
+    pub fn in_order(&self) -> u64 {
+        self.word & !((1 << WHO_BITS) - 1)
+    }
+
     /// To whom the last of them went.
     pub fn named(&self) -> Option<usize> {
         (self.number() != 0).then_some((self.word & ((1 << WHO_BITS) - 1)) as usize)

@@ -221,7 +221,7 @@ fn lease_goes_to_who_had_least_by_weight() {
         assert_eq!((among.wanting().count(), among.next(usize::MAX)), (2, Some(index(&a))));
         // Who comes anew has had no less than the least of the others.
         c.says(&Heard::new(), &FILLS, NOW);
-        c.joins(&c.neighbourhood(&Heard::new(), NOW));
+        c.takes_turns(&c.neighbourhood(&Heard::new(), NOW), true);
         let among = a.neighbourhood(&Heard::new(), NOW);
         let time = |it: &Compute<'_>| among.get(index(it)).expect("it is there").virtual_time;
         assert_eq!((time(&c), time(&a) < time(&b)), (time(&a), true));

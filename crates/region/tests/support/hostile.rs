@@ -274,7 +274,7 @@ fn compute(member: &Member, dice: &mut Dice) {
         5 => {
             let among = compute.neighbourhood(&heard, now);
             let lease = compute.lease(&among, now);
-            compute.joins(&among);
+            compute.takes_turns(&among, true);
             compute.pass_lease(among.next(dice.bytes() as usize).unwrap_or(dice.bytes() as usize), lease.number);
         }
         6 => {

@@ -277,6 +277,15 @@ impl Node {
         compute.charge(Bucket::new(limit), now, now, owes);
     }
 
+    /// A container says, once, that it has had so much more than it had, and that it passes the GPU on to somebody after so many leases.
+    pub fn says_once(&self, which: usize, had: i64, lease: Option<(usize, u64)>) {
+        let compute: Compute<'_> = self.tenants[which].member.as_ref().expect("it lives").compute();
+        compute.held_longer(had as u64, Share::WHOLE);
+        if let Some((to, number)) = lease {
+            compute.pass_lease(to, number);
+        }
+    }
+
     pub fn random(&mut self) -> u64 {
         self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.dice >> 33
