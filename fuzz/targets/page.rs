@@ -83,7 +83,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (mut slice, mut batch, mut due) = (Slice::NEW, Batch::NEW, Due::NEW);
         let _ = (slice.next(own, &peers, now), batch.next(own, &peers, now));
         assert!(due.next(own, &peers, now) <= Share::WHOLE);
-        compute.joins(&among);
+        compute.takes_turns(&among, true);
         compute.wait_for_lease(&newest, now, now);
         if newest.holder.is_none() && among.next(usize::MAX) == Some(among.own) {
             compute.pass_lease(among.own, newest.number);

@@ -83,7 +83,7 @@ fuzz_target!(|script: &[u8]| {
                 let (compute, now) = (member.compute(), 1_000_000 * (1 + u64::from(two)));
                 let among = compute.neighbourhood(&heard, now);
                 let lease = compute.lease(&among, now);
-                compute.joins(&among);
+                compute.takes_turns(&among, true);
                 compute.pass_lease(among.next(among.own).unwrap_or(usize::from(one)), lease.number);
             }
             (12, Some(member)) => {
