@@ -46,11 +46,26 @@ const ROOM: usize = PUBLIC_AT + PUBLIC_SIZE;
 /// The regions that are mapped, as many as there is room for; for [`rescue`].
 static MAPPED: [AtomicPtr<Table>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
+/// Room at a place of the kernel's choosing, which nobody can use before it is filled. Miri knows none but what can be used.
+fn reserve() -> *mut c_void {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let (usable, flags) = if cfg!(miri) {
+        (libc::PROT_READ | libc::PROT_WRITE, flags)
+    } else {
+        (libc::PROT_NONE, flags | libc::MAP_NORESERVE)
+    };
+    // SAFETY: fresh memory.
+    unsafe { libc::mmap(null_mut(), ROOM, usable, flags, -1, 0) }
+}
+
 /// Shared memory without a file at a place that is ours to fill.
 ///
 /// # Safety
 /// Nothing but atomic words is read or written there by anybody.
 unsafe fn fill(place: *mut c_void, size: usize) -> *mut c_void {
+    if cfg!(miri) {
+        return place;
+    }
     let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_ANONYMOUS);
     // SAFETY: as the caller promises.
     unsafe { libc::mmap(place, size, both, flags, -1, 0) }
@@ -61,9 +76,8 @@ impl Mapping {
     /// those that it forks. `Err` holds the error number.
     pub fn new(file: Option<&File>, around: Option<Around>) -> Result<Mapping, c_int> {
         let number = file.map_or(Ok(0), File::number)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: room for the region and for its shadow, at a place of the kernel's choosing; nothing lies there yet.
-        let room = unsafe { libc::mmap(null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0) };
+        // Room for the region and for its shadow; nothing lies there yet.
+        let room = reserve();
         if room == libc::MAP_FAILED {
             return Err(errno());
         }
