@@ -3,8 +3,8 @@
 //! Everybody decides for itself, by these functions over the same words. Nothing is remembered here but one's own slice.
 
 use crate::tuning::{
-    APART, AT_WORK, BUSY, HURRIED_SLICE, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND,
-    SHORT, SHORTEST_SLICE, SIDE, SLICE, SLICES, SWITCH,
+    AT_WORK, BUSY, HURRIED_SLICE, LEASE, LEAST_DUE, LEAST_LEASE, LEAST_SUM, LONGEST_SLICE, LOOK, MS, ROUND, SHORT,
+    SHORTEST_SLICE, SIDE, SLICE, SLICES, SWITCH,
 };
 use crate::{Priority, Share};
 
@@ -354,10 +354,12 @@ pub fn joined(had: u64, others: impl Iterator<Item = u64>, weight: Share) -> u64
     first.wrapping_add_signed(ahead(had, first).clamp(least, most))
 }
 
-/// Whether it is farther from all of them than turns can bring it: somebody once said what is not so, or its own was lost.
-pub fn is_astray(had: u64, others: impl Iterator<Item = u64>) -> bool {
+/// Whether it is farther from all of them than turns can bring it, of whom nobody weighs less than that: somebody once said what is not
+/// so, or its own was lost. Each is apart by one lease of its own at most.
+pub fn is_astray(had: u64, others: impl Iterator<Item = u64>, least: Share) -> bool {
+    let apart = virtual_time(2 * LEASE, least);
     range(others).is_some_and(|(first, least, most)| {
-        !(least.saturating_sub_unsigned(APART)..=most.saturating_add_unsigned(APART)).contains(&ahead(had, first))
+        !(least.saturating_sub_unsigned(apart)..=most.saturating_add_unsigned(apart)).contains(&ahead(had, first))
     })
 }
 
@@ -512,6 +514,30 @@ mod tests {
     fn leases_are_shorter_for_small_shares() {
         let of = |percent: u32, all: u64| lease(Share::from_ppm(10_000 * percent), 10_000 * all);
         assert_eq!([of(50, 100), of(15, 100), of(5, 100), of(1, 100)].map(|it| it / MS), [30, 30, 10, 5]);
+    }
+
+    #[test]
+    fn virtual_times_go_round() {
+        let (near_the_end, after) = (u64::MAX - 5, 7);
+        assert_eq!(next([(0, after), (1, near_the_end)].into_iter(), usize::MAX), Some(1));
+        // Who joins has had no less than the least, and a lease more than the most.
+        let half = Share::from_ppm(500_000);
+        let joined = |had| joined(had, [near_the_end, after].into_iter(), half);
+        assert_eq!((joined(0), joined(near_the_end - 1)), (0, near_the_end));
+        assert_eq!(joined(after + 1_000 * MS), after + 2 * LEASE);
+        assert_eq!(super::joined(3, [].into_iter(), half), 3);
+    }
+
+    #[test]
+    fn nobody_is_astray_by_turns_alone() {
+        for ppm in [1, 100, 10_000, 500_000] {
+            let weight = Share::from_ppm(ppm);
+            let lease = virtual_time(LEASE, weight);
+            let is_astray = |had| is_astray(had, [1_000 * MS, 2_000 * MS].into_iter(), weight);
+            assert!(!is_astray(2_000 * MS + lease) && !is_astray((1_000 * MS).wrapping_sub(lease)), "{ppm}");
+            assert!(is_astray(2_001 * MS + 2 * lease) && is_astray((999 * MS).wrapping_sub(2 * lease)), "{ppm}");
+        }
+        assert!(!is_astray(5, [].into_iter(), Share::WHOLE));
     }
 
     #[test]

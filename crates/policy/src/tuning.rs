@@ -103,8 +103,6 @@ pub const IDLE: u64 = 2 * LOOK;
 pub const SOON: u64 = CALL / 2;
 /// Who passed a lease on goes off when the next one is on, or after so long.
 pub const OVERLAP: u64 = 3 * CALL;
-/// Virtual times differ by less: by two leases of who asked for a hundredth of the GPU.
-pub const APART: u64 = 2 * LEASE * 100;
 /// Nobody stays off for others for longer, whatever they say.
 pub const LONGEST_OFF: u64 = 2 * ROUND;
 /// Whoever was kept off for that long again and again, so many times within so long, believes nobody's leases for some time: somebody

@@ -456,8 +456,9 @@ impl Compute<'_> {
         let times = || among.wanting().filter(|it| it.index != among.own).map(|it| it.virtual_time);
         let own = self.own(of_container::VIRTUAL_TIME);
         let had = own.load(SeqCst);
-        if is_new || steer::is_astray(had, times()) {
-            let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
+        let weight = among.get(among.own).map_or(Share::UNASKED, |it| it.peer.weight);
+        let least = among.wanting().map(|it| it.peer.weight).min().unwrap_or(weight);
+        if is_new || steer::is_astray(had, times(), least) {
             let joined = steer::joined(had, times(), weight);
             // Lost where a process of the same container adds to it at once, which does this itself.
             if own.compare_exchange(had, joined, SeqCst, SeqCst).is_ok() {
