@@ -152,6 +152,14 @@ impl Compute<'_> {
         }
     }
 
+    /// What the container is to have at least, if it asked for anything, as the region says.
+    pub(crate) fn request(&self) -> Option<Share> {
+        match self.word(word::REQUEST).load(SeqCst) {
+            0 => None,
+            ppm => Some(Share::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX))),
+        }
+    }
+
     /// A limit where nobody has set one yet.
     pub fn begin_with_limit(&self, limit: Share) {
         let _ = self.word(word::LIMIT).compare_exchange(0, limit.ppm().into(), SeqCst, SeqCst);

@@ -10,7 +10,10 @@ use std::time::Duration;
 use crate::Gpu;
 use crate::around::{Around, Home};
 use crate::error::OpenError;
-use crate::layout::{Header, MAGIC, MAJOR, MINOR, PUBLIC_MAGIC, PUBLIC_SIZE, PublicHeader, SIZE, version};
+use crate::layout::{
+    CONTAINERS, Header, MAGIC, MAJOR, MINOR, PUBLIC_MAGIC, PUBLIC_SIZE, Page, Public, PublicHeader, SIZE, Table,
+    version,
+};
 use crate::memory::Mapping;
 use crate::sync::SeqCst;
 use crate::sys::{Clock, File, RoomForFile, boot, outcome, pid};
@@ -378,6 +381,56 @@ fn begin(place: &Place, file: &File, what: What) -> Result<Begin, OpenError> {
     Ok(Begin { minor: theirs.1, boot: [word(48), word(56)] })
 }
 
+/// Copies a region's file after a look at what it says it is. Nobody is in one from another boot.
+pub fn read_region(file: &File, path: PathBuf, gpu: &[u8; 16], table: &mut Table) -> Result<(), OpenError> {
+    let place = Place::new(path)?;
+    begin(&place, file, What::Region)?;
+    // SAFETY: the table is made of words without gaps, is aligned for more than words of 8 bytes, and nobody else has it; any bytes
+    // are a value of it.
+    let words = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(table).cast::<u64>(), SIZE / 8) };
+    if !file.read_words(words, 0) {
+        return Err(place.is_not_a_region("it is too short"));
+    }
+    if !table.header.is_laid_out_as_ours() {
+        return Err(place.is_not_a_region("its slots are not where they should be"));
+    }
+    let uuid = table.header.uuid();
+    if uuid != *gpu {
+        return Err(OpenError::OtherGpu { path: place.path, uuid });
+    }
+    if is_another(table.header.boot()) {
+        table.wipe();
+    }
+    Ok(())
+}
+
+/// The same with a public file.
+pub fn read_public(file: &File, path: PathBuf, gpu: &[u8; 16], public: &mut Public) -> Result<(), OpenError> {
+    let place = Place::new(path)?;
+    let boot = begin(&place, file, What::Public)?.boot;
+    // SAFETY: as above.
+    let words = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(public).cast::<u64>(), PUBLIC_SIZE / 8) };
+    if !file.read_words(words, 0) {
+        return Err(place.is_not_a_region("it is too short"));
+    }
+    let header = &public.header;
+    let pages = (header.pages.load(SeqCst) as usize, header.page_size.load(SeqCst) as usize);
+    if pages != (CONTAINERS, size_of::<Page>()) {
+        return Err(place.is_not_a_region("its pages are not where they should be"));
+    }
+    let mut uuid = [0; 16];
+    for (word, bytes) in header.uuid.iter().zip(uuid.as_chunks_mut().0) {
+        *bytes = word.load(SeqCst).to_le_bytes();
+    }
+    if uuid != *gpu {
+        return Err(OpenError::OtherGpu { path: place.path, uuid });
+    }
+    if is_another(boot) {
+        public.pages.iter().for_each(Page::clear);
+    }
+    Ok(())
+}
+
 /// Maps a region's file after a look at what it says it is.
 fn map(place: &Place, file: &File, gpu: &Gpu, around: Around) -> Result<Mapping, OpenError> {
     let minor = begin(place, file, What::Region)?.minor;
@@ -403,7 +456,12 @@ fn map(place: &Place, file: &File, gpu: &Gpu, around: Around) -> Result<Mapping,
 }
 
 fn is_from_another_boot(mapping: &Mapping) -> bool {
-    let (theirs, ours) = (mapping.table().header.boot(), boot());
+    is_another(mapping.table().header.boot())
+}
+
+/// Whether it is not this boot of the machine, so that nobody is there any more who was there then.
+fn is_another(theirs: [u64; 2]) -> bool {
+    let ours = boot();
     theirs != ours && theirs != [0; 2] && ours != [0; 2]
 }
 

@@ -23,6 +23,7 @@ mod memory;
 #[cfg(all(loom, test))]
 mod models;
 mod neighbours;
+mod outside;
 mod region;
 mod robust;
 mod steering;
@@ -40,7 +41,8 @@ pub use keeper::forget_in_child;
 pub use layout::{LONGEST_NAME, MAJOR, MINOR};
 pub use ledger::Full;
 pub use memory::rescue;
-pub use region::{Member, Region};
+pub use outside::{PageView, PublicCopy, RegionCopy, Seen, Strange, look_among, look_at};
+pub use region::{Change, Member, Region};
 pub use steering::{Facts, Heard, Lease, Neighbourhood, Present};
 pub use sys::{futex_wait, futex_wake, start_thread, with_no_handler};
 pub use view::{ContainerView, Dead, Name, ProcessView};

@@ -1,5 +1,6 @@
 //! A region as a process uses it, and the process's membership in it.
 
+mod change;
 mod share;
 
 use std::fmt;
@@ -20,6 +21,8 @@ use crate::sys::{pid, pid_namespace};
 use crate::table::{Newcomer, Place, Trouble};
 use crate::view::{ContainerView, Dead, ProcessView};
 use crate::{Gpu, file};
+
+pub use change::Change;
 
 /// A GPU's region, mapped.
 ///

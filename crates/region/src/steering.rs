@@ -42,7 +42,7 @@ mod of_process {
     pub const DEMAND: usize = 6;
 }
 
-const WANTS: u64 = 1;
+pub(crate) const WANTS: u64 = 1;
 const FILLS: u64 = 2;
 const IS_ON: u64 = 4;
 const PENDING: u64 = 8;

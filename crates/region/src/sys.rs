@@ -118,6 +118,11 @@ impl Directory {
         Ok(File(file as c_int))
     }
 
+    /// The number of the user whose it is.
+    pub fn owner(&self) -> u32 {
+        self.0.about().map_or(u32::MAX, |about| about.st_uid)
+    }
+
     /// When it was last changed.
     pub fn mtime(&self) -> (i64, i64) {
         self.0.about().map_or((0, 0), |about| (about.st_mtime, about.st_mtime_nsec))

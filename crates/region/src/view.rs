@@ -16,6 +16,11 @@ pub struct Name {
 }
 
 impl Name {
+    /// Of so many of the bytes.
+    pub(crate) fn new(bytes: [u8; NAME_BYTES], length: usize) -> Name {
+        Name { bytes, length }
+    }
+
     /// Its bytes, which should be UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length.min(NAME_BYTES)]
@@ -115,6 +120,11 @@ impl<'a> ContainerView<'a> {
             refused: container.refused.load(SeqCst),
             drift: container.drift.load(SeqCst),
         })
+    }
+
+    /// Its index, and how often its slot had been given to a container: those of its page, too ([`crate::PageView`]).
+    pub fn slot(&self) -> (usize, u64) {
+        (self.index, self.table.containers[self.index].generation.load(SeqCst).into())
     }
 
     /// What it has had of the GPU's time.
