@@ -151,7 +151,7 @@ pub fn busy_share(world: &World, window: Duration) -> f64 {
 /// A program that is talked to line by line. Killed with its test, and with all that it started.
 pub struct Session {
     pub child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: PathBuf,
     /// Longer than this without a line is a hang.
@@ -175,7 +175,7 @@ impl Session {
             .stderr(std::fs::File::create(&errors).expect("the target directory is writable"))
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -214,7 +214,12 @@ impl Session {
 
     pub fn tell(&mut self, line: &str) {
         // One that has ended does not read; whoever waits for its answer finds out.
-        let _ = self.input.write_all(format!("{line}\n").as_bytes());
+        let _ = self.input.as_mut().map(|input| input.write_all(format!("{line}\n").as_bytes()));
+    }
+
+    /// It is told nothing any more.
+    pub fn close(&mut self) {
+        self.input = None;
     }
 
     /// The rest of its lines; it must succeed.
