@@ -1,6 +1,15 @@
 //! `ration`: runs, watches and changes slices of a GPU. Each command is a module with its arguments and a `run`.
 
+mod asked;
+mod change;
 mod demo;
+mod library;
+mod places;
+mod run;
+mod runs;
+mod set;
+mod status;
+mod text;
 
 use std::process::ExitCode;
 
@@ -16,6 +25,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::Arguments>),
+    Status(status::Arguments),
+    Set(set::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
@@ -24,7 +36,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // Nobody should take our own trouble for a program's answer.
+            let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
+            return ExitCode::from(match error.exit_code() {
+                0 => 0,
+                _ if is_run => run::OWN_ERROR,
+                status => u8::try_from(status).unwrap_or(2),
+            });
+        }
+    };
+    match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Set(arguments) => set::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),

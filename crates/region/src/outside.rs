@@ -117,6 +117,18 @@ pub struct Seen {
     pub public: Option<Result<PublicCopy, OpenError>>,
 }
 
+impl Seen {
+    /// Where the region is, or would be.
+    pub fn region_path(&self) -> PathBuf {
+        self.dir.join(region_name(&self.gpu))
+    }
+
+    /// Where the public file is, or would be.
+    pub fn public_path(&self) -> PathBuf {
+        self.dir.join(public_name(&self.gpu))
+    }
+}
+
 /// Something that is not what belongs there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strange {

@@ -5,49 +5,21 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::Trouble;
+use crate::library::Library;
 
-/// The library's name.
-const NAME: &str = "libration.so";
-/// The simulated kernel module's.
+/// The simulated kernel module's name.
 const MODULE: &str = "libsim-kernel.so";
-
-/// The library, found.
-#[derive(Debug, Clone)]
-pub struct Library(PathBuf);
 
 /// Variables with their value, or without any.
 pub type Environment = Vec<(OsString, Option<OsString>)>;
 
-impl Library {
-    /// The one that was named, or the one beside this program.
-    pub fn find(named: Option<&Path>) -> Result<Library, Trouble> {
-        let beside = || std::env::current_exe().map(|program| program.with_file_name(NAME));
-        let path = named.map_or_else(beside, |path| Ok(path.to_owned())).unwrap_or_else(|_| PathBuf::from(NAME));
-        let file = path.canonicalize().and_then(|file| match file.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("that is no file")),
-        });
-        file.map(Library).map_err(|error| Trouble::NoLibrary { path, error })
+/// Puts links to the library and to what stands for the kernel module into `dir`.
+pub fn link_into(library: &Library, dir: &Path) -> io::Result<PathBuf> {
+    let link = library.link_into(dir)?;
+    if let Some(module) = module() {
+        symlink(module, dir.join(MODULE))?;
     }
-
-    /// Puts a link to it into `dir`: `LD_PRELOAD` takes spaces and colons for the end of a path, and a checkout's may
-    /// have either.
-    pub fn link_into(&self, dir: &Path) -> io::Result<PathBuf> {
-        let link = dir.join(NAME);
-        symlink(&self.0, &link)?;
-        if let Some(module) = module() {
-            symlink(module, dir.join(MODULE))?;
-        }
-        Ok(link)
-    }
-
-    /// Whether a process has it loaded.
-    pub fn is_in(&self, pid: u32) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let path = self.0.to_string_lossy();
-        maps.lines().any(|line| line.ends_with(&*path))
-    }
+    Ok(link)
 }
 
 /// The stand-in for the kernel module, beside the simulated driver. Without it, channels cannot be driven, and launches wait in
@@ -103,6 +75,7 @@ fn without_limits(variables: impl Iterator<Item = OsString>) -> Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::Trouble;
 
     #[test]
     fn limits_from_around_the_demo_do_not_get_into_it() {
@@ -116,20 +89,9 @@ mod tests {
     #[test]
     fn a_library_that_is_not_there_is_named_with_what_to_do() {
         for path in ["/nowhere/libration.so", "/"] {
-            let trouble = Library::find(Some(Path::new(path))).expect_err(path).to_string();
+            let missing = Library::find(Some(Path::new(path))).expect_err(path);
+            let trouble = Trouble::from(missing).to_string();
             assert!(trouble.starts_with(&format!("{path}: ")) && trouble.contains("Run ci/demo"), "{trouble}");
         }
-    }
-
-    #[test]
-    fn a_path_with_spaces_is_reached_by_a_link() {
-        let dir = std::env::temp_dir().join(format!("ration demo {}", std::process::id()));
-        std::fs::create_dir_all(dir.join("to")).expect("a directory");
-        std::fs::write(dir.join(NAME), "").expect("a file");
-        let library = Library::find(Some(&dir.join(NAME))).expect("it is there");
-        let link = library.link_into(&dir.join("to")).expect("linked");
-        assert_eq!(link.canonicalize().ok(), dir.join(NAME).canonicalize().ok());
-        assert!(!library.is_in(std::process::id()), "nobody loaded it");
-        std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -19,7 +19,6 @@ mod report;
 mod scenario;
 mod scene;
 mod stage;
-mod text;
 mod view;
 mod wire;
 pub mod worker;
@@ -38,12 +37,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use compute::ComputeResults;
 use figures::Results;
-use library::Library;
 pub use memory::container;
 use memory::{MemoryResults, Times};
 use play::Play;
 use scenario::{BadScenario, Scenario};
 use scene::Scene;
+
+use crate::library::{Library, Missing};
+use crate::text;
 
 /// Shows containers sharing the simulated GPU, its time and its memory, without ration and with it.
 ///
@@ -171,6 +172,12 @@ enum Trouble {
     Output(io::Error),
     /// Somebody has seen enough.
     Interrupted,
+}
+
+impl From<Missing> for Trouble {
+    fn from(Missing { path, error }: Missing) -> Trouble {
+        Trouble::NoLibrary { path, error }
+    }
 }
 
 impl fmt::Display for Trouble {

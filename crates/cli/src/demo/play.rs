@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Job};
 use super::figures::{Done, GpuTime, Latency, Measured, Outcome, Played};
-use super::library::{Library, inside, outside};
+use super::library::{inside, link_into, outside};
 use super::load::Load;
 use super::plan::Phase;
 use super::scenario::{Program, Scenario};
@@ -14,6 +14,7 @@ use super::scene::Scene;
 use super::stage::{Run, Snapshot, Stage};
 use super::wire::{News, Order};
 use super::{Audience, Trouble};
+use crate::library::Library;
 
 /// From one look at the record to the next.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -49,7 +50,7 @@ impl<'a> Play<'a> {
         leaving: &'a AtomicBool,
     ) -> Result<Play<'a>, Trouble> {
         let stage = Stage::open().map_err(Trouble::World)?;
-        let linked = |library: &'a Library| library.link_into(stage.dir()).map(|link| (library, link));
+        let linked = |library: &'a Library| link_into(library, stage.dir()).map(|link| (library, link));
         let library = library.map(linked).transpose().map_err(Trouble::World)?;
         let scene = Scene::new(stage.gpu_name(), scenario, plan);
         Ok(Play { scenario, stage, library, scene, audience, leaving })

@@ -2,7 +2,7 @@
 
 use super::figures::{Latency, ProgramResult, Results};
 use super::scenario::{Scenario, Style};
-use super::text::{self, Side, percent};
+use crate::text::{self, Side, percent};
 
 /// Lines are at most this long.
 const WIDTH: usize = 100;

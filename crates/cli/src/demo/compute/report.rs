@@ -1,9 +1,9 @@
 //! The end of the act about compute: what each asked for, what it had without ration and with it, and what held.
 
 use super::super::figures::Measured;
-use super::super::text::{self, Side, percent};
 use super::verdict::SHORT;
 use super::{ComputeResults, ContainerResult};
+use crate::text::{self, Side, percent};
 
 /// Lines are at most this long.
 const WIDTH: usize = 100;

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::super::figures::Latency;
-use super::super::text::{self, percent};
 use super::{ComputeResults, ContainerResult};
+use crate::text::{self, percent};
 
 /// A share may be short of what is due by this part of the GPU's time, before it counts as short: a few seconds are
 /// measured, of turns that are some ten milliseconds long.

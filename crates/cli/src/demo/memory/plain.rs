@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use super::super::text;
 use super::figures::Part;
 use super::report::short;
 use super::scene::{Actor, Scene};
+use crate::text;
 
 /// From one line to the next.
 const EVERY: Duration = Duration::from_millis(300);

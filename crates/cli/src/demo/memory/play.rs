@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::crew::{Crew, Job};
-use super::super::library::{Library, inside, outside};
+use super::super::library::{inside, link_into, outside};
 use super::super::play::{PATIENCE, TICK};
 use super::super::stage::Stage;
 use super::super::wire::Order;
 use super::super::{Audience, Trouble};
 use super::figures::{MemoryResults, News, Part, RunResult};
 use super::{LEAST_GPU, Role, Scene, Times};
+use crate::library::Library;
 
 /// Their numbers, as in [`Role::ALL`].
 const GREEDY: usize = 0;
@@ -44,7 +45,7 @@ impl<'a> Play<'a> {
         if gpu_bytes < LEAST_GPU {
             return Err(Trouble::SmallGpu { bytes: gpu_bytes, least: LEAST_GPU });
         }
-        let library = library.link_into(stage.dir()).map_err(Trouble::World)?;
+        let library = link_into(library, stage.dir()).map_err(Trouble::World)?;
         let scene = Scene::new(stage.gpu_name(), gpu_bytes, times);
         Ok(Play { stage, library, scene, audience, leaving })
     }

@@ -1,7 +1,7 @@
 //! The end of the act about memory: both runs side by side, and in plain words what it means.
 
-use super::super::text::{self, Side, fine_percent, memory};
 use super::figures::{Account, ContainerResult, MemoryResults, RunResult, Work};
+use crate::text::{self, Side, fine_percent, memory};
 
 /// Lines are at most this long.
 const WIDTH: usize = 100;

@@ -7,11 +7,11 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row, Table};
 
 use super::super::memory::{Actor, Run, Scene, short};
-use super::super::text;
 use super::chart::{self, Chart};
 use super::programs::bar;
 use super::strip::NAMES;
 use super::{COLOURS, QUIET, footer, framed, header};
+use crate::text;
 
 /// The least that a gauge is worth drawing at, and the most it needs.
 const GAUGE: (u16, u16) = (6, 40);

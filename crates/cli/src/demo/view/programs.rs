@@ -8,9 +8,9 @@ use ratatui::widgets::{Row, Table};
 
 use super::super::figures::Latency;
 use super::super::scene::{Performer, Scene};
-use super::super::text;
 use super::strip::NAMES;
 use super::{COLOURS, QUIET, framed};
+use crate::text;
 
 /// The least that a gauge is worth drawing at, and the most it needs.
 const GAUGE: (u16, u16) = (6, 40);

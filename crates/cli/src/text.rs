@@ -53,6 +53,41 @@ pub fn memory(bytes: u64) -> String {
     if mib < 1023.5 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
 
+/// A GPU as far as people tell it from others: `GPU-6f1c2f7a`.
+pub fn gpu(uuid: &[u8; 16]) -> String {
+    let begin: String = uuid.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{begin}")
+}
+
+/// `12.3 s`, of nanoseconds; minutes and hours where it is long.
+pub fn seconds(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    match seconds {
+        0..600 => format!("{:.1} s", nanoseconds as f64 / 1e9),
+        600..36_000 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// So many of something: `1 allocation`, `no allocations`.
+pub fn count(number: u64, what: &str) -> String {
+    match number {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        _ => format!("{} {what}s", thousands(number)),
+    }
+}
+
+/// What a stranger wrote, made safe to print and cut to so many characters.
+pub fn safe(text: &str, most: usize) -> String {
+    let safe: String = text.chars().flat_map(char::escape_debug).collect();
+    if safe.chars().count() <= most {
+        return safe;
+    }
+    let cut: String = safe.chars().take(most.saturating_sub(1)).collect();
+    cut + "…"
+}
+
 /// Where a column's cells stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -69,6 +104,12 @@ pub fn table(sides: &[Side], rows: &[Vec<String>]) -> String {
 
 /// The same with so many rows of heads.
 pub fn table_with(sides: &[Side], heads: usize, rows: &[Vec<String>]) -> String {
+    table_apart(sides, heads, 3, rows)
+}
+
+/// The same with columns so far apart.
+pub fn table_apart(sides: &[Side], heads: usize, apart: usize, rows: &[Vec<String>]) -> String {
+    let between = " ".repeat(apart);
     let width_of = |text: &str| text.chars().count();
     let widths: Vec<usize> = (0..sides.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max().unwrap_or(0))
@@ -79,14 +120,14 @@ pub fn table_with(sides: &[Side], heads: usize, rows: &[Vec<String>]) -> String 
         for ((cell, width), side) in row.iter().zip(&widths).zip(sides) {
             let gap = " ".repeat(width - width_of(cell));
             let _ = match side {
-                Side::Left => write!(line, "{cell}{gap}   "),
-                Side::Right => write!(line, "{gap}{cell}   "),
+                Side::Left => write!(line, "{cell}{gap}{between}"),
+                Side::Right => write!(line, "{gap}{cell}{between}"),
             };
         }
         text.push_str(line.trim_end());
         text.push('\n');
         if number + 1 == heads {
-            let total = widths.iter().sum::<usize>() + 3 * (widths.len() - 1);
+            let total = widths.iter().sum::<usize>() + apart * (widths.len() - 1);
             text.push_str(&"─".repeat(total));
             text.push('\n');
         }
@@ -117,6 +158,21 @@ pub fn wrap(paragraph: &str, width: usize, indent: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_strangers_wrote_is_cut_and_cannot_move_the_cursor() {
+        assert_eq!(safe("team/train", 10), "team/train");
+        assert_eq!(safe("team/train-2", 10), "team/trai…");
+        assert_eq!(safe("a\u{1b}[2J\n", 40), r"a\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn counts_and_times_read_as_people_say_them() {
+        assert_eq!([count(0, "file"), count(1, "file"), count(1200, "file")], ["no files", "1 file", "1,200 files"]);
+        let times = [0, 1_540_000_000, 599_000_000_000, 601_000_000_000, 36_000_000_000_000].map(seconds);
+        assert_eq!(times, ["0.0 s", "1.5 s", "599.0 s", "10 min", "10 h"]);
+        assert_eq!(gpu(&[0xab; 16]), "GPU-abababab");
+    }
 
     #[test]
     fn figures_keep_the_digits_that_mean_something() {
