@@ -4,152 +4,22 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 #[path = "caps/container.rs"]
 mod container;
+#[path = "cli/desk.rs"]
+mod desk;
 mod support;
 
-use container::{GIB, MIB, Regions, Session, left_behind, look, program};
+use container::{GIB, MIB, Regions, Session, program};
+use desk::{Answer, Desk, PATIENCE, USER, ask, containers, end, names, ration, take};
 use support::random::Random;
 use support::{Machine, compile, preload};
-
-/// Longer than this without an answer is a hang.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// An ordinary user.
-const USER: u32 = 65534;
-
-/// The built program. This test's own binary is in `deps/` beside it.
-fn ration() -> PathBuf {
-    let here = std::env::current_exe().expect("a test has a path");
-    let program = here.parent().and_then(Path::parent).expect("a test is in deps/").join("ration");
-    assert!(program.exists(), "{} is not there: run ci/build first", program.display());
-    program
-}
-
-/// A machine with a prompt.
-struct Desk {
-    machine: Machine,
-    regions: Regions,
-    /// Where `ration run` notes what runs.
-    notes: PathBuf,
-    /// Copies of what is needed, for a user who may not look into the target directory.
-    copies: Option<PathBuf>,
-}
-
-impl Desk {
-    fn new() -> Desk {
-        let (machine, regions) = (Machine::new(), Regions::new());
-        let notes = regions.0.with_extension("notes");
-        fs::create_dir_all(&notes).expect("shared memory is writable");
-        fs::set_permissions(&notes, Permissions::from_mode(0o700)).expect("it is ours");
-        Desk { machine, regions, notes, copies: None }
-    }
-
-    /// A command of `ration`'s.
-    fn ration(&self, verb: &str, arguments: &[&str]) -> Command {
-        // Whatever is asked: it answers.
-        let mut command = self.machine.command("timeout");
-        command.arg("30").arg(ration()).arg(verb);
-        if verb == "run" {
-            command = self.machine.command(ration());
-            command.arg(verb).arg("--library").arg(preload::shim());
-        }
-        command.args(arguments).env("RATION_DIR", &self.regions.0).env("XDG_RUNTIME_DIR", &self.notes);
-        for name in ["RATION_MEMORY", "RATION_COMPUTE", "RATION_NAME", "RATION_OWN_DIR", "LD_PRELOAD"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    /// What it answers, and how it ends.
-    fn answer(&self, verb: &str, arguments: &[&str]) -> Answer {
-        Answer::of(&self.ration(verb, arguments).output().expect("it runs"))
-    }
-
-    /// `hold` in a slice.
-    fn hold(&self, arguments: &[&str]) -> Session {
-        let mut command = self.ration("run", arguments);
-        let mut session = Session::start(command.arg("--").arg(program("hold")), PATIENCE);
-        assert_eq!(session.line(), Ok(Some("ready".into())), "{}", session.said());
-        session
-    }
-
-    /// What `ration status --json` says.
-    fn status(&self) -> Value {
-        let answer = self.answer("status", &["--json"]);
-        assert_eq!(answer.status, 0, "{answer:?}");
-        serde_json::from_str(&answer.out).expect("it is JSON")
-    }
-
-    /// What the driver's record says is held.
-    fn held(&self) -> u64 {
-        look(&self.machine.world()).held
-    }
-
-    /// Nothing is left of what ran here.
-    fn is_clean(&self) {
-        assert_eq!(left_behind(&self.machine.world()), Ok(()));
-        for dir in [&self.regions.0, &self.notes] {
-            let left: Vec<_> = fs::read_dir(dir).expect("it is there").flatten().map(|it| it.path()).collect();
-            assert!(left.is_empty(), "left behind: {left:?}");
-        }
-    }
-}
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.notes);
-        if let Some(copies) = &self.copies {
-            let _ = fs::remove_dir_all(copies);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Answer {
-    status: i32,
-    out: String,
-    err: String,
-}
-
-impl Answer {
-    fn of(output: &Output) -> Answer {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Answer { status: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-    }
-}
-
-fn ask(session: &mut Session, words: &str) -> String {
-    session.tell(words);
-    session.line().expect("it answers").unwrap_or_else(|| panic!("it ended: {}", session.said()))
-}
-
-fn take(session: &mut Session, bytes: u64) -> String {
-    ask(session, &format!("take {bytes}"))
-}
-
-/// Lets it end, and says how that was, and what it said on standard error.
-fn end(mut session: Session) -> (Option<i32>, String) {
-    let code = |session: &mut Session| session.child.wait().expect("it can be waited for").code();
-    session.close();
-    while let Ok(Some(_)) = session.line() {}
-    (code(&mut session), session.said())
-}
-
-/// The containers in a report.
-fn containers(report: &Value) -> Vec<&Value> {
-    let gpus = report["gpus"].as_array().expect("a list");
-    gpus.iter().flat_map(|gpu| gpu["containers"].as_array().expect("a list")).collect()
-}
-
-fn names(report: &Value) -> Vec<&str> {
-    containers(report).iter().map(|it| it["name"].as_str().expect("a name")).collect()
-}
 
 // ------------------------------------------------------------------------------------------------ running
 
@@ -252,12 +122,44 @@ fn runs_are_containers_of_their_own_unless_they_have_one_name() {
     let report = desk.status();
     assert_eq!(names(&report), ["team/both"]);
     assert_eq!(containers(&report)[0]["processes"].as_array().map(Vec::len), Some(2));
+    let answer = desk.answer("run", &["--name", "team/both", "--", "sh", "-c", "echo $RATION_MEMORY"]);
+    assert_eq!((answer.status, answer.out.as_str()), (0, "2GiB\n"), "{answer:?}");
+    assert!(!answer.err.contains("ration run: "), "nothing to say: {answer:?}");
     assert_eq!(end(one).0, Some(0));
     // Who is still there keeps what was made for both.
     assert_eq!(names(&desk.status()), ["team/both"]);
     let (status, said) = end(two);
     assert_eq!(status, Some(0));
     assert!(said.contains("team/both runs already, with memory 2GiB: that holds"), "{said}");
+    desk.is_clean();
+}
+
+#[test]
+fn a_program_is_told_what_was_asked_for_and_nothing_else() {
+    let desk = Desk::new();
+    let script = "echo $RATION_NAME $RATION_MEMORY $RATION_COMPUTE$RATION_COMPUTE_REQUEST $RATION_COMPUTE_LIMIT $RATION_PRIORITY; \
+                  echo $RATION_STRICT $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_MEMORY_LIMIT$CUDA_DEVICE_SM_LIMIT_0";
+    let mut command = desk.ration("run", &["--name", "box", "--memory", "2GiB", "--compute-limit", "60%", "--strict"]);
+    command.args(["--gpu", "1", "--", "sh", "-c", script]);
+    command.env("RATION_COMPUTE", "10%").env("RATION_PRIORITY", "batch").env("CUDA_DEVICE_MEMORY_LIMIT", "1g");
+    let answer = Answer::of(&command.env("CUDA_DEVICE_SM_LIMIT_0", "5").output().expect("it runs"));
+    assert_eq!(answer.out, "box 2GiB 60% 60% batch\n1 1\n", "{answer:?}");
+    desk.is_clean();
+}
+
+#[test]
+fn what_a_killed_run_leaves_goes_with_the_next() {
+    let desk = Desk::new();
+    let mut session = desk.hold(&["--name", "box", "--memory", "2GiB"]);
+    session.signal(libc::SIGKILL);
+    session.child.wait().expect("it can be waited for");
+    // The program runs on, and is held.
+    assert_eq!(take(&mut session, 2 * GIB), "refused 2");
+    assert_eq!(desk.answer("set", &["box", "--memory", "4GiB"]).status, 0);
+    assert_eq!(take(&mut session, 2 * GIB), "had");
+    session.close();
+    while let Ok(Some(_)) = session.line() {}
+    assert_eq!(desk.answer("run", &["--", "true"]).status, 0);
     desk.is_clean();
 }
 

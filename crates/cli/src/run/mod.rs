@@ -113,9 +113,6 @@ fn play(arguments: &Arguments) -> Result<u8, Trouble> {
     })?;
     let path = start::find(program).map_err(|error| cannot_run(program, &error))?;
     if !arguments.quiet {
-        if settings.asks_for_nothing() {
-            say("no limit is asked for, so the program is held to none and not looked at; give --memory or --compute");
-        }
         if let Some(file) = places::quota_file() {
             say(&format!("{} is there, and counts before what is asked for here", file.display()));
         }
@@ -135,6 +132,9 @@ fn play(arguments: &Arguments) -> Result<u8, Trouble> {
         say(&format!(
             "{name} runs already, with {holds}: that holds, and not {wanted}. `ration set {name}` changes it"
         ));
+    }
+    if presence.run.began.asks_for_nothing() && !arguments.quiet {
+        say("no limit is asked for, so the program is held to none and not looked at; give --memory or --compute");
     }
     let played = with(arguments, program, rest, &library, &presence);
     if let Ok(runs) = Runs::open() {
