@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::layout::{JOURNAL, Word, WorldFile};
 use crate::life;
 use crate::open::World;
+use crate::procs;
 
 const WAITERS: u32 = 1 << 31;
 const SPINS: u32 = 200;
@@ -17,6 +18,8 @@ const SPINS: u32 = 200;
 /// gone; a sibling thread on another core may run on for the microseconds that a kill needs to get there.
 const GRACE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_millis(5);
+/// After so many of those it is looked whether the holder was stopped.
+const STOPPED: u32 = 4;
 
 /// The lock, held: the only way to change what the lock guards.
 pub struct Tx<'w> {
@@ -112,6 +115,7 @@ fn acquire(world: &World, me: u32) {
         std::hint::spin_loop();
     }
     let mut dead_since: Option<(u32, Instant)> = None;
+    let mut waits = 0u32;
     loop {
         let seen = lock.load(Ordering::Relaxed);
         if seen == 0 {
@@ -126,7 +130,11 @@ fn acquire(world: &World, me: u32) {
             continue;
         }
         futex_wait(lock, seen | WAITERS, NAP);
+        waits += 1;
         let holder = (seen & !WAITERS) - 1;
+        if waits.is_multiple_of(STOPPED) && lock.load(Ordering::Relaxed) == seen | WAITERS {
+            let_finish(world, holder);
+        }
         let dead = world.file().procs.get(holder as usize).is_none_or(|proc| life::is_over(&proc.life));
         match dead_since {
             _ if !dead => dead_since = None,
@@ -142,6 +150,30 @@ fn acquire(world: &World, me: u32) {
             _ => dead_since = Some((holder, Instant::now())),
         }
     }
+}
+
+/// Nobody is stopped in the middle of a call of the kernel module's, and the GPU never is. So a process that was stopped with the lock
+/// goes on until it has let go of it, and is stopped again.
+#[cold]
+fn let_finish(world: &World, holder: u32) {
+    let Some(proc) = world.file().procs.get(holder as usize) else { return };
+    let (Ok(pid), namespace) = (i32::try_from(proc.pid.get()), proc.pid_namespace.get()) else { return };
+    if pid <= 0 || namespace != procs::own_pid_namespace() || !is_stopped(pid) {
+        return;
+    }
+    // SAFETY: plain numbers. It was alive just now, and nobody waits for a process that is stopped.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    let begun = Instant::now();
+    while world.file().lock.load(Ordering::Relaxed) & !WAITERS == holder + 1 && begun.elapsed() < GRACE {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
 fn release(lock: &AtomicU32) {

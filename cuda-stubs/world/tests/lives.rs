@@ -34,6 +34,13 @@ fn client() {
                 tx.set(&world.file().gpus[0].used, 12345);
                 std::mem::forget(tx);
             }
+            "lock for a moment" => {
+                let tx = world.lock();
+                writeln!(said, "done").and_then(|()| said.flush()).expect("somebody listens");
+                std::thread::sleep(Duration::from_millis(50));
+                drop(tx);
+                continue;
+            }
             other => panic!("no such order: {other}"),
         }
         writeln!(said, "done").and_then(|()| said.flush()).expect("somebody listens");
@@ -99,6 +106,30 @@ fn a_half_made_change_of_a_killed_holder_is_undone() {
     assert_eq!(world.file().gpus[0].used.get(), 0);
     assert_eq!(world.file().takeovers.get(), 1);
     assert!(world.inconsistencies().is_empty());
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Nobody is stopped in the middle of a call of the kernel module's.
+#[test]
+fn who_is_stopped_with_the_lock_lets_go_of_it_first() {
+    let dir = temporary("stopped");
+    let world = join(&dir);
+    let mut client = Client::new(&dir);
+    client.order("lock for a moment");
+    let pid = client.0.id().cast_signed();
+    // SAFETY: plain numbers; a child that nobody has waited for.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    assert_ne!(world.file().lock.load(Ordering::Relaxed), 0, "it has the lock");
+    let start = Instant::now();
+    drop(world.lock());
+    assert!(start.elapsed() < Duration::from_secs(2), "the lock came after {:?}", start.elapsed());
+    assert_eq!(world.file().takeovers.get(), 0);
+    let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+    while !is_stopped() {
+        assert!(start.elapsed() < Duration::from_secs(2), "it goes on");
+        std::thread::yield_now();
+    }
+    client.kill();
     let _ = std::fs::remove_dir_all(dir);
 }
 
