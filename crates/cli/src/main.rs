@@ -4,6 +4,7 @@ mod asked;
 mod change;
 mod demo;
 mod library;
+mod look;
 mod places;
 mod run;
 mod runs;

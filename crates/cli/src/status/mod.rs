@@ -1,9 +1,8 @@
 //! `ration status`: which containers use this machine's GPUs, and what each has of them.
 //!
-//! Everything is read from the files that containers keep ([`look`]), and nothing there is believed to make sense; it is shown as a
+//! Everything is read from the files that containers keep ([`crate::look`]), and nothing there is believed to make sense; it is shown as a
 //! [`table`] or as JSON.
 
-mod look;
 mod table;
 
 use std::io::{self, Write as _};
@@ -11,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::look::Report;
 use crate::{places, text};
-use look::Report;
 
 /// Shows the slices that there are: memory, share of GPU time, processes.
 ///

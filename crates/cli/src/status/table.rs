@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::look::{Container, Gpu, Process, Report};
+use crate::look::{Container, Gpu, Process, Report};
 use crate::text::{self, Side};
 
 /// The longest name that is shown whole, of a container beside the other columns.
@@ -94,8 +94,8 @@ fn pid(process: &Process) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::look::tests::report;
     use super::*;
+    use crate::look::tests::report;
 
     #[test]
     fn it_fits_and_reads_well() {
