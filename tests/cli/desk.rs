@@ -1,5 +1,7 @@
 //! A machine with a prompt, and what is asked there.
 
+#![allow(dead_code)] // each test uses its part
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

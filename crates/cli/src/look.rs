@@ -1,8 +1,8 @@
 //! What is read, in the form that programs get it in. Fields are added to it; one that is there keeps its name and its meaning, or
 //! [`VERSION`] is another one.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use ration_policy::{Priority, Share};
 use ration_region::{ContainerView, PageView, ProcessView, RegionCopy, Seen, Strange, look_among, look_at};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{change, places, text};
 
 /// Of the form.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Who has said nothing for so long, in nanoseconds, is quiet: those that use a GPU's time say something many times a second.
 const QUIET: u64 = 1_000_000_000;
 /// So many things that are none of ours are named.
@@ -85,6 +85,13 @@ pub struct Process {
     pub is_alive: bool,
 }
 
+impl Process {
+    /// As the driver sees it, where that is known and this is another PID namespace than the process's own.
+    pub fn number(&self) -> u32 {
+        if self.is_in_this_namespace { self.pid } else { self.driver_pid.unwrap_or(self.pid) }
+    }
+}
+
 /// Something that is not as it should be.
 #[derive(Debug, Serialize)]
 pub struct Problem {
@@ -95,45 +102,14 @@ pub struct Problem {
 impl Report {
     /// What there is now. `dir` and `own`: as the library is told.
     pub fn now(dir: Option<&str>, own: Option<&str>) -> Report {
-        let mut strange = Vec::new();
-        let among = places::all(dir).into_iter().flat_map(|dir| look_among(&dir, &mut strange)).collect::<Vec<_>>();
+        let (mut strange, mut report) = (Vec::new(), Making::new(change::now()));
+        for dir in places::all(dir) {
+            look_among(&dir, &mut strange, &mut |seen| report.see(seen));
+        }
         let own = own.map(|own| look_at(Path::new(own), &mut strange)).unwrap_or_default();
-        let known: Vec<_> = among.iter().map(|seen| seen.dir.clone()).collect();
-        let all = among.into_iter().chain(own.into_iter().filter(|seen| !known.contains(&seen.dir)));
-        Report::of(all, strange, change::now())
-    }
-
-    fn of(all: impl Iterator<Item = Seen>, strange: Vec<Strange>, now: u64) -> Report {
-        let mut problems: Vec<Problem> =
-            strange.into_iter().map(|it| Problem { path: it.path.display().to_string(), why: it.why }).collect();
-        let mut gpus: BTreeMap<[u8; 16], Gpu> = BTreeMap::new();
-        for mut seen in all {
-            let region = read(seen.region.take(), &seen, &seen.region_path(), &mut problems);
-            let pages = read(seen.public.take(), &seen, &seen.public_path(), &mut problems)
-                .map(|public| public.pages().collect::<Vec<_>>())
-                .unwrap_or_default();
-            let containers = match &region {
-                Some(region) => in_full(&seen, region, &pages, now),
-                None => pages.iter().filter(|page| page.said != 0).map(|page| told(&seen, page, now)).collect(),
-            };
-            if containers.is_empty() {
-                continue;
-            }
-            let uuid = ration_contract::print_uuid(&seen.gpu);
-            let gpu = gpus.entry(seen.gpu).or_insert_with(|| Gpu { uuid, memory_bytes: None, containers: Vec::new() });
-            gpu.memory_bytes = gpu.memory_bytes.or(region.map(|it| it.total()).filter(|total| *total != 0));
-            gpu.containers.extend(containers);
-        }
-        let mut gpus: Vec<Gpu> = gpus.into_values().collect();
-        for gpu in &mut gpus {
-            gpu.containers.sort_by(|one, other| (&one.name, one.user).cmp(&(&other.name, other.user)));
-        }
-        if problems.len() > PROBLEMS {
-            let more = text::count((problems.len() - PROBLEMS) as u64, "more such file");
-            problems.truncate(PROBLEMS);
-            problems.push(Problem { path: "and".into(), why: more });
-        }
-        Report { version: VERSION, gpus, problems }
+        let own: Vec<_> = own.into_iter().filter(|seen| !report.dirs.contains(&seen.dir)).collect();
+        own.into_iter().for_each(|seen| report.see(seen));
+        report.made(strange)
     }
 
     /// Only the containers of this name, and whether there are any.
@@ -144,6 +120,55 @@ impl Report {
         self.gpus.retain(|gpu| !gpu.containers.is_empty());
         let is_found = !self.gpus.is_empty();
         (self, is_found)
+    }
+}
+
+/// A report that is being made.
+struct Making {
+    now: u64,
+    gpus: BTreeMap<[u8; 16], Gpu>,
+    problems: Vec<Problem>,
+    /// Those that have been looked at.
+    dirs: HashSet<PathBuf>,
+}
+
+impl Making {
+    fn new(now: u64) -> Making {
+        Making { now, gpus: BTreeMap::new(), problems: Vec::new(), dirs: HashSet::new() }
+    }
+
+    fn see(&mut self, mut seen: Seen) {
+        self.dirs.insert(seen.dir.clone());
+        let (now, problems) = (self.now, &mut self.problems);
+        let region = read(seen.region.take(), &seen, &seen.region_path(), problems);
+        let pages = read(seen.public.take(), &seen, &seen.public_path(), problems)
+            .map(|public| public.pages().collect::<Vec<_>>())
+            .unwrap_or_default();
+        let containers = match &region {
+            Some(region) => in_full(&seen, region, &pages, now),
+            None => pages.iter().filter(|page| page.said != 0).map(|page| told(&seen, page, now)).collect(),
+        };
+        if containers.is_empty() {
+            return;
+        }
+        let uuid = ration_contract::print_uuid(&seen.gpu);
+        let gpu = self.gpus.entry(seen.gpu).or_insert_with(|| Gpu { uuid, memory_bytes: None, containers: Vec::new() });
+        gpu.memory_bytes = gpu.memory_bytes.or(region.map(|it| it.total()).filter(|total| *total != 0));
+        gpu.containers.extend(containers);
+    }
+
+    fn made(mut self, strange: Vec<Strange>) -> Report {
+        let strange = strange.into_iter().map(|it| Problem { path: it.path.display().to_string(), why: it.why });
+        let mut problems: Vec<Problem> = strange.chain(self.problems).collect();
+        for gpu in self.gpus.values_mut() {
+            gpu.containers.sort_by(|one, other| (&one.name, one.user).cmp(&(&other.name, other.user)));
+        }
+        if problems.len() > PROBLEMS {
+            let more = text::count((problems.len() - PROBLEMS) as u64, "more such file");
+            problems.truncate(PROBLEMS);
+            problems.push(Problem { path: "and".into(), why: more });
+        }
+        Report { version: VERSION, gpus: self.gpus.into_values().collect(), problems }
     }
 }
 
@@ -407,7 +432,7 @@ pub mod tests {
     #[test]
     fn there_is_an_end_to_what_is_named() {
         let strange = |at: usize| Strange { path: format!("/{at}").into(), why: "none of ours".into() };
-        let report = Report::of(std::iter::empty(), (0..100).map(strange).collect(), 0);
+        let report = Making::new(0).made((0..100).map(strange).collect());
         assert_eq!(report.problems.len(), PROBLEMS + 1);
         assert_eq!(report.problems[PROBLEMS].why, "80 more such files");
     }

@@ -11,6 +11,7 @@ mod runs;
 mod set;
 mod status;
 mod text;
+mod top;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Arguments>),
+    Top(top::Arguments),
     Status(status::Arguments),
     Set(set::Arguments),
     Demo(demo::Arguments),
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

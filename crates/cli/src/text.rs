@@ -53,6 +53,30 @@ pub fn memory(bytes: u64) -> String {
     if mib < 1023.5 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
 
+/// How much of so much, in the unit of the latter: `3.0/8.0 GiB`, `118/140 GiB`.
+pub fn part_of(part: u64, whole: u64) -> String {
+    let (unit, name) = if whole < 1 << 30 { (1_u64 << 20, "MiB") } else { (1 << 30, "GiB") };
+    let (part, whole) = (part as f64 / unit as f64, whole as f64 / unit as f64);
+    let figure = |it: f64| if name == "MiB" || it >= 99.95 { format!("{it:.0}") } else { format!("{it:.1}") };
+    format!("{}/{} {name}", figure(part), figure(whole))
+}
+
+/// A number in four characters: `999`, `1.2k`, `12k`, `3.4M`.
+pub fn short_count(number: u64) -> String {
+    let mut scaled = number as f64;
+    for unit in ["", "k", "M", "G", "T"] {
+        if scaled < 999.5 {
+            return match unit {
+                "" => number.to_string(),
+                _ if scaled < 9.95 => format!("{scaled:.1}{unit}"),
+                _ => format!("{scaled:.0}{unit}"),
+            };
+        }
+        scaled /= 1000.0;
+    }
+    "many".into()
+}
+
 /// A GPU as far as people tell it from others: `GPU-6f1c2f7a`.
 pub fn gpu(uuid: &[u8; 16]) -> String {
     let begin: String = uuid.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -172,6 +196,16 @@ mod tests {
         let times = [0, 1_540_000_000, 599_000_000_000, 601_000_000_000, 36_000_000_000_000].map(seconds);
         assert_eq!(times, ["0.0 s", "1.5 s", "599.0 s", "10 min", "10 h"]);
         assert_eq!(gpu(&[0xab; 16]), "GPU-abababab");
+    }
+
+    #[test]
+    fn narrow_columns_have_short_figures() {
+        let gib = |number: u64| number << 30;
+        let parts = [part_of(gib(3), gib(8)), part_of(gib(118), gib(140)), part_of(12 << 20, 512 << 20)];
+        assert_eq!(parts, ["3.0/8.0 GiB", "118/140 GiB", "12/512 MiB"]);
+        assert_eq!(part_of(0, 0), "0/0 MiB");
+        let counts = [0, 999, 1_000, 1_249, 9_960, 123_456, 3_400_000, u64::MAX].map(short_count);
+        assert_eq!(counts, ["0", "999", "1.0k", "1.2k", "10k", "123k", "3.4M", "many"]);
     }
 
     #[test]

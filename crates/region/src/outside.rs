@@ -5,9 +5,12 @@
 //! same care as the region itself. Its words were read one after the other: those of several slots may not have been true at one moment.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::cell::RefCell;
 use std::ffi::{CString, OsStr};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::thread::LocalKey;
 
 use ration_policy::{Priority, Share};
 
@@ -26,7 +29,7 @@ const MOST_NAMES: usize = 4096;
 const MOST_FILES: usize = 256;
 
 /// A region, as it was when it was read.
-pub struct RegionCopy(Box<Table>);
+pub struct RegionCopy(Lent<Table>);
 
 impl RegionCopy {
     /// The containers in it, also those whose processes have all gone.
@@ -41,7 +44,7 @@ impl RegionCopy {
 }
 
 /// A public file, as it was when it was read.
-pub struct PublicCopy(Box<Public>);
+pub struct PublicCopy(Lent<Public>);
 
 /// What a container tells everybody of itself. Nobody else says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +141,10 @@ pub struct Strange {
     pub why: String,
 }
 
-/// Looks at the directories of all containers in one.
-pub fn look_among(among: &Path, strange: &mut Vec<Strange>) -> Vec<Seen> {
-    let mut seen = Vec::new();
-    let Some(directory) = open(among, strange) else { return seen };
+/// Looks at the directories of all containers in one, and shows each thing that is there. Copies are large:
+/// who looks at many had better not keep them.
+pub fn look_among(among: &Path, strange: &mut Vec<Strange>, see: &mut dyn FnMut(Seen)) {
+    let Some(directory) = open(among, strange) else { return };
     for name in directory.names(MOST_NAMES) {
         // Files that are being made have names with a dot first.
         if name.as_bytes().starts_with(b".") {
@@ -149,7 +152,7 @@ pub fn look_among(among: &Path, strange: &mut Vec<Strange>) -> Vec<Seen> {
         }
         let path = among.join(OsStr::from_bytes(name.as_bytes()));
         match directory.inner(&name) {
-            Ok(inner) => look_inside(&inner, &path, &mut seen, strange),
+            Ok(inner) => look_inside(&inner, &path, strange, see),
             Err(libc::ENOTDIR | libc::ELOOP) => {
                 strange.push(Strange { path, why: "no directory of a container's".into() });
             }
@@ -158,14 +161,13 @@ pub fn look_among(among: &Path, strange: &mut Vec<Strange>) -> Vec<Seen> {
             Err(errno) => strange.push(Strange { path, why: said(errno) }),
         }
     }
-    seen
 }
 
 /// Looks at a container's directory.
 pub fn look_at(dir: &Path, strange: &mut Vec<Strange>) -> Vec<Seen> {
     let mut seen = Vec::new();
     if let Some(directory) = open(dir, strange) {
-        look_inside(&directory, dir, &mut seen, strange);
+        look_inside(&directory, dir, strange, &mut |it| seen.push(it));
     }
     seen
 }
@@ -182,7 +184,7 @@ fn open(path: &Path, strange: &mut Vec<Strange>) -> Option<Directory> {
     }
 }
 
-fn look_inside(directory: &Directory, dir: &Path, seen: &mut Vec<Seen>, strange: &mut Vec<Strange>) {
+fn look_inside(directory: &Directory, dir: &Path, strange: &mut Vec<Strange>, see: &mut dyn FnMut(Seen)) {
     let mut gpus: Vec<[u8; 16]> = Vec::new();
     for name in directory.names(MOST_FILES).iter().filter(|name| !name.as_bytes().starts_with(b".")) {
         match gpu_of(name.as_bytes()) {
@@ -197,7 +199,7 @@ fn look_inside(directory: &Directory, dir: &Path, seen: &mut Vec<Seen>, strange:
     for gpu in gpus {
         let region = copy(directory, dir, &region_name(&gpu), |file, path, table| read_region(file, path, &gpu, table));
         let public = copy(directory, dir, &public_name(&gpu), |file, path, all| read_public(file, path, &gpu, all));
-        seen.push(Seen {
+        see(Seen {
             dir: dir.to_owned(),
             owner: directory.owner(),
             gpu,
@@ -213,14 +215,14 @@ fn copy<T: Words>(
     dir: &Path,
     name: &str,
     read: impl FnOnce(&crate::sys::File, PathBuf, &mut T) -> Result<(), OpenError>,
-) -> Option<Result<Box<T>, OpenError>> {
+) -> Option<Result<Lent<T>, OpenError>> {
     let path = dir.join(name);
     let file = match directory.file(&CString::new(name).ok()?) {
         Ok(file) => file,
         Err(libc::ENOENT) => return None,
         Err(errno) => return Some(Err(OpenError::System { what: "open", path, errno })),
     };
-    let mut words = T::zeros();
+    let mut words = Lent::new();
     Some(read(&file, path, &mut words).map(|()| words))
 }
 
@@ -228,7 +230,10 @@ fn copy<T: Words>(
 ///
 /// # Safety
 /// Any bytes are a value of it.
-unsafe trait Words: Sized {
+unsafe trait Words: Sized + 'static {
+    /// Where one is kept that nobody needs just now.
+    fn spare() -> &'static LocalKey<RefCell<Option<Box<Self>>>>;
+
     /// All of its words are zero. On the heap from the beginning, because it is larger than a stack may be.
     fn zeros() -> Box<Self> {
         let layout = Layout::new::<Self>();
@@ -242,10 +247,56 @@ unsafe trait Words: Sized {
     }
 }
 
+thread_local! {
+    static TABLE: RefCell<Option<Box<Table>>> = const { RefCell::new(None) };
+    static PUBLIC: RefCell<Option<Box<Public>>> = const { RefCell::new(None) };
+}
+
 // SAFETY: atomic words without gaps, as the assertions on its layout say.
-unsafe impl Words for Table {}
+unsafe impl Words for Table {
+    fn spare() -> &'static LocalKey<RefCell<Option<Box<Table>>>> {
+        &TABLE
+    }
+}
+
 // SAFETY: as above.
-unsafe impl Words for Public {}
+unsafe impl Words for Public {
+    fn spare() -> &'static LocalKey<RefCell<Option<Box<Public>>>> {
+        &PUBLIC
+    }
+}
+
+/// Words to read into, which whoever needs some next gets again: fresh memory for each of a hundred files would cost four times as much
+/// as reading them. What stands in them is the last reader's, until all of it was read.
+struct Lent<T: Words>(Option<Box<T>>);
+
+impl<T: Words> Lent<T> {
+    fn new() -> Lent<T> {
+        let spare = T::spare().try_with(|spare| spare.take()).ok().flatten();
+        Lent(Some(spare.unwrap_or_else(T::zeros)))
+    }
+}
+
+impl<T: Words> Drop for Lent<T> {
+    fn drop(&mut self) {
+        let words = self.0.take();
+        let _ = T::spare().try_with(|spare| spare.replace(words)); // a thread that ends keeps none
+    }
+}
+
+impl<T: Words> Deref for Lent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().expect("taken by drop alone")
+    }
+}
+
+impl<T: Words> DerefMut for Lent<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_deref_mut().expect("taken by drop alone")
+    }
+}
 
 /// The GPU that a file is about, by its name.
 fn gpu_of(name: &[u8]) -> Option<[u8; 16]> {
@@ -308,8 +359,8 @@ mod tests {
         member.reserve(4096).expect("room");
         let facts = Facts { usage: 250_000, wants: true, ..Facts::default() };
         member.compute().says(&Heard::new(), &facts, 1_000_000_000);
-        let mut strange = Vec::new();
-        let seen = look_among(&dir.0, &mut strange);
+        let (mut seen, mut strange) = (Vec::new(), Vec::new());
+        look_among(&dir.0, &mut strange, &mut |it| seen.push(it));
         assert_eq!((seen.len(), strange), (1, vec![]));
         let Some(Ok(copy)) = &seen[0].region else { panic!("no region") };
         let view = copy.containers().next().expect("a container");
@@ -330,8 +381,8 @@ mod tests {
         symlink(&inner, dir.0.join("a-link")).expect("ours");
         create_dir(inner.join("a-directory")).expect("ours");
         let look = || {
-            let mut strange = Vec::new();
-            let seen = look_among(&dir.0, &mut strange);
+            let (mut seen, mut strange) = (Vec::new(), Vec::new());
+            look_among(&dir.0, &mut strange, &mut |it| seen.push(it));
             assert_eq!(strange.len(), 3, "{strange:?}");
             seen.into_iter().next().and_then(|it| it.region).expect("it is there").err()
         };

@@ -86,10 +86,8 @@ fn particulars(container: &Container) -> String {
     parts.join(", ")
 }
 
-/// As the driver sees it, where that is known and this is another PID namespace than the process's own.
 fn pid(process: &Process) -> String {
-    let number = if process.is_in_this_namespace { process.pid } else { process.driver_pid.unwrap_or(process.pid) };
-    format!("{number}{}", if process.is_alive { "" } else { " (dead)" })
+    format!("{}{}", process.number(), if process.is_alive { "" } else { " (dead)" })
 }
 
 #[cfg(test)]
