@@ -105,7 +105,9 @@ struct ration_container {
     uint64_t drift;
     /* How often memory passed from one process to another. */
     uint64_t passed;
-    uint8_t reserved_three[24];
+    /* The most that they held together: for people alone. */
+    uint64_t peak;
+    uint8_t reserved_three[16];
     uint8_t compute[512];
 };
 
@@ -242,6 +244,7 @@ RATION_STATIC_ASSERT(offsetof(struct ration_container, name) == 16);
 RATION_STATIC_ASSERT(offsetof(struct ration_container, members) == 320);
 RATION_STATIC_ASSERT(offsetof(struct ration_container, cap) == 448);
 RATION_STATIC_ASSERT(offsetof(struct ration_container, drift) == 472);
+RATION_STATIC_ASSERT(offsetof(struct ration_container, peak) == 488);
 RATION_STATIC_ASSERT(offsetof(struct ration_container, compute) == 512);
 
 RATION_STATIC_ASSERT(sizeof(struct ration_process) == 256);

@@ -19,6 +19,7 @@ pub mod slice;
 pub mod truth;
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
@@ -165,15 +166,44 @@ pub fn changing() -> Changing {
 impl Drop for Changing {
     #[inline]
     fn drop(&mut self) {
+        self.end();
+        if MISSED.load(Ordering::Relaxed) {
+            learn_late();
+        }
+    }
+}
+
+/// Somebody could not learn what the driver holds, because others were in the middle of something. Nobody may ever ask again, so who
+/// ends such a thing does it.
+static MISSED: AtomicBool = AtomicBool::new(false);
+
+/// It is to be learned by whoever was in the way.
+pub fn has_missed() {
+    MISSED.store(true, Ordering::SeqCst);
+}
+
+#[cold]
+fn learn_late() {
+    // One does it. Who finds others in the way again leaves it to them.
+    if MISSED.swap(false, Ordering::SeqCst) {
+        let changing = ManuallyDrop::new(changing());
+        for slice in all() {
+            slice.learn_late(&changing);
+        }
+        changing.end();
+    }
+}
+
+impl Changing {
+    #[inline]
+    fn end(&self) {
         match self.0 {
             Some((thread, times)) if thread.under_way.times() == times => thread.changes.add(1u64.wrapping_neg()),
             Some(_) => {}
             None => _ = CHANGES.fetch_sub(1, Ordering::SeqCst),
         }
     }
-}
 
-impl Changing {
     /// What the driver says at a moment at which this is the only change under way, so that the books can be held against
     /// it. `None`: there was no such moment.
     fn alone<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
@@ -185,12 +215,18 @@ impl Changing {
         };
         let before = changes();
         if before & UNDER_WAY != 1 {
+            has_missed();
             return None;
         }
         let own = self.0.map(|(thread, _)| &thread.under_way.looks);
         LOOKS_BEGUN.fetch_add(1, Ordering::SeqCst);
         own.inspect(|own| own.set(true));
-        let told = ask().filter(|_| changes() == before);
+        let told = ask();
+        let was_alone = changes() == before;
+        if !was_alone {
+            has_missed();
+        }
+        let told = told.filter(|_| was_alone);
         // Unless it was put right meanwhile.
         if own.is_none_or(Cell::take) {
             has_looked();
@@ -352,6 +388,7 @@ pub fn forget_the_parent() {
     for count in [&CHANGES, &LOOKS_BEGUN, &LOOKS_ENDED, &LOSSES] {
         count.store(0, Ordering::SeqCst);
     }
+    MISSED.store(false, Ordering::SeqCst);
     for word in &SLICES {
         word.store(null_mut(), Ordering::Release);
     }

@@ -96,7 +96,7 @@ fn a_cap_holds_and_the_last_line_says_what_was_used() {
     let (status, said) = end(session);
     assert_eq!(status, Some(0));
     let line = said.lines().find(|line| line.starts_with("ration: caps-hold-")).unwrap_or_else(|| panic!("{said}"));
-    assert!(line.contains(": peak about 1.5 GiB of 2.0 GiB, ") && line.ends_with(" refused"), "{line}");
+    assert!(line.contains(": peak 1.5 GiB of 2.0 GiB, ") && line.ends_with(" refused"), "{line}");
     assert!(line.contains(" of GPU time, throttled for ") && !line.contains("no allocations"), "{line}");
     desk.is_clean();
 }

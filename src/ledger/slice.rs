@@ -488,4 +488,11 @@ impl Slice {
             return;
         }
     }
+
+    /// The same, once nobody is in the way any more of who wanted to know.
+    pub fn learn_late(&self, changing: &Changing) {
+        if self.stale.load(Ordering::Acquire) != 0 {
+            self.learn(changing);
+        }
+    }
 }

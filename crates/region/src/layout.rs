@@ -114,7 +114,9 @@ pub struct Container {
     pub drift: AtomicU64,
     /// How often memory passed from one of them to another: see [`crate::ledger`].
     pub passed: AtomicU64,
-    pub(crate) reserved_three: [AtomicU64; reserved(3)],
+    /// The most bytes that its processes held together. For people alone: nobody decides by it.
+    pub peak: AtomicU64,
+    pub(crate) reserved_three: [AtomicU64; reserved(2)],
     /// For the shares of compute.
     pub compute: [AtomicU64; COMPUTE],
 }
@@ -438,6 +440,7 @@ impl Container {
             refused: large(),
             drift: large(),
             passed: large(),
+            peak: large(),
             reserved_three: zeros(),
             compute: zeros(),
         }
@@ -477,7 +480,7 @@ impl Container {
 
     /// All but state, name and generation back to zero, also what a newer minor version keeps there.
     pub fn clear(&self) {
-        let single = [&self.cap, &self.tie, &self.refused, &self.drift, &self.passed];
+        let single = [&self.cap, &self.tie, &self.refused, &self.drift, &self.passed, &self.peak];
         let words = self.reserved_too.iter().chain(&self.members).chain(single).chain(&self.reserved_three);
         for word in words.chain(&self.compute) {
             word.store(0, SeqCst);

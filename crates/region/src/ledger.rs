@@ -207,7 +207,21 @@ impl<'a> Account<'a> {
             return false;
         }
         self.settle(announced, TAKEN);
+        self.was_held(all);
         true
+    }
+
+    /// Remembers the most. What others are asking for just now is in it, so it may be that much too large where they get nothing; more
+    /// than the cap it never is where that holds. Not in loom's models: it is a word that nobody decides by.
+    #[inline]
+    fn was_held(&self, all: u64) {
+        if cfg!(all(loom, test)) {
+            return;
+        }
+        let peak = &self.table.containers[self.place.container].peak;
+        if all > peak.load(SeqCst) {
+            peak.fetch_max(all, SeqCst);
+        }
     }
 
     /// Counts what the driver has taken already, whether there is room or not.
@@ -216,6 +230,9 @@ impl<'a> Account<'a> {
         let announced = self.announce(1).unwrap_or(Announced { bytes: 0 });
         add(&self.own().held, bytes);
         self.settle(&announced, TAKEN);
+        if !cfg!(all(loom, test)) {
+            self.was_held(self.used());
+        }
     }
 
     /// Gives back. More than is held cannot be given back; what is too much is counted as drift.

@@ -56,7 +56,7 @@ fn listing() -> Vec<String> {
     );
     lines.extend(
         fields!("container", Container: state name_length generation reserved name reserved_too members cap tie refused
-        drift passed reserved_three compute),
+        drift passed peak reserved_three compute),
     );
     lines.extend(
         fields!("process", Process: life minor generation pid driver_pid pid_namespace beside reserved member held

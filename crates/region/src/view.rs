@@ -104,6 +104,8 @@ pub struct ContainerView<'a> {
     pub refused: u64,
     /// Bytes that were given back beyond what was held, by processes that have left.
     pub drift: u64,
+    /// The most bytes that its processes held together.
+    pub peak: u64,
 }
 
 impl<'a> ContainerView<'a> {
@@ -119,6 +121,7 @@ impl<'a> ContainerView<'a> {
             cap: (cap != NO_CAP).then_some(cap),
             refused: container.refused.load(SeqCst),
             drift: container.drift.load(SeqCst),
+            peak: container.peak.load(SeqCst),
         })
     }
 

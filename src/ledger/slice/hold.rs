@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ration_region::Member;
 
 use super::Slice;
-use crate::ledger::{Changing, book};
+use crate::ledger::{self, Changing, book};
 use crate::thread::Thread;
 
 /// Bytes that are reserved, until the driver has answered.
@@ -93,7 +93,9 @@ impl Hold {
             // SAFETY: gives the processor to another thread; no arguments.
             unsafe { libc::sched_yield() };
         }
-        self.slice.unlearned.fetch_add(self.bytes, Ordering::AcqRel);
+        // In this order: who has learned meanwhile has not seen these.
+        self.slice.may_have_taken(self.bytes);
+        ledger::has_missed();
         if let (member, false) = self.place() {
             member.charge(self.bytes);
         }

@@ -1,7 +1,7 @@
 //! What is to be seen of a container while its program runs, and what has to be put right there.
 //!
 //! A thread reads the container's regions now and then: copies, so that nothing which is done to the files can harm anybody, and no
-//! process in there notices. The region has no word for the most that was ever held, so that is about right only.
+//! process in there notices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,8 @@ struct Counted {
     gpu_time: u64,
     throttled: u64,
     refused: u64,
+    /// The most that was held.
+    peak: u64,
 }
 
 impl Counted {
@@ -44,6 +46,7 @@ impl Counted {
             gpu_time: less(self.gpu_time, before.gpu_time),
             throttled: less(self.throttled, before.throttled),
             refused: less(self.refused, before.refused),
+            peak: self.peak,
         }
     }
 }
@@ -61,7 +64,12 @@ impl Seen {
         for (seen, copy) in &regions {
             let Some(view) = copy.containers().find(|it| it.name.as_bytes() == run.name.as_bytes()) else { continue };
             let compute = view.compute();
-            let counted = Counted { gpu_time: compute.gpu_time, throttled: compute.throttled, refused: view.refused };
+            let counted = Counted {
+                gpu_time: compute.gpu_time,
+                throttled: compute.throttled,
+                refused: view.refused,
+                peak: view.peak,
+            };
             let at = self.0.iter().position(|it| it.gpu == seen.gpu).unwrap_or_else(|| {
                 let before = if is_first { counted } else { Counted::default() };
                 self.0.push(OnGpu { gpu: seen.gpu, before, ..OnGpu::default() });
@@ -71,9 +79,10 @@ impl Seen {
             let used = view.used();
             let on = &mut self.0[at];
             on.now = counted;
-            // What dead processes held before this run is not what it held; later it is, until somebody frees their slots.
-            if !is_first && used > on.peak {
-                (on.peak, on.cap) = (used, view.cap.filter(|cap| *cap < all));
+            // What others held before this run is not what it held. The most of all time is, if it has grown since.
+            let held = if counted.peak != on.before.peak { used.max(counted.peak) } else { used };
+            if !is_first && held > on.peak {
+                (on.peak, on.cap) = (held, view.cap.filter(|cap| *cap < all));
             }
         }
     }
@@ -94,7 +103,7 @@ impl OnGpu {
         let counted = self.now.since(&self.before);
         let cap = self.cap.map_or_else(String::new, |cap| format!(" of {}", text::memory(cap)));
         format!(
-            "peak about {}{cap}, {} of GPU time, throttled for {}, {} refused",
+            "peak {}{cap}, {} of GPU time, throttled for {}, {} refused",
             text::memory(self.peak),
             text::seconds(counted.gpu_time),
             text::seconds(counted.throttled),
@@ -163,10 +172,10 @@ mod tests {
     #[test]
     fn what_was_used_is_one_line() {
         assert_eq!(Seen::default().said(), "it was not seen to use a GPU");
-        let line = "peak about 3.0 GiB of 8.0 GiB, 12.3 s of GPU time, throttled for 0.4 s, 3 allocations refused";
+        let line = "peak 3.0 GiB of 8.0 GiB, 12.3 s of GPU time, throttled for 0.4 s, 3 allocations refused";
         assert_eq!(Seen(vec![on(1, Some(8 << 30))]).said(), line);
         let two = Seen(vec![on(1, None), on(0xab, None)]).said();
-        assert!(two.starts_with("GPU-01010101: peak about 3.0 GiB, ") && two.contains("; GPU-abababab: "), "{two}");
+        assert!(two.starts_with("GPU-01010101: peak 3.0 GiB, ") && two.contains("; GPU-abababab: "), "{two}");
         assert!(!two.contains('\n'));
     }
 
