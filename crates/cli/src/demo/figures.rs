@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::plot::Curves;
 use super::scenario::Scenario;
 
 /// A program's own account of what it got done, by its own clock.
@@ -114,6 +115,8 @@ pub struct Played {
     pub alone: Vec<Measured>,
     /// The phases in which all of them ran.
     pub together: Vec<Outcome>,
+    /// What there is to plot of those.
+    pub curves: Vec<Curves>,
 }
 
 /// A program over the whole act.

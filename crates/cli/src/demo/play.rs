@@ -9,6 +9,7 @@ use super::figures::{Done, GpuTime, Latency, Measured, Outcome, Played};
 use super::library::{inside, link_into, outside};
 use super::load::Load;
 use super::plan::{AGAIN, Phase};
+use super::plot::Curves;
 use super::scenario::{Program, Scenario};
 use super::scene::Scene;
 use super::stage::{Run, Snapshot, Stage};
@@ -61,8 +62,9 @@ impl<'a> Play<'a> {
 
     /// All phases.
     pub fn run(mut self) -> Result<Played, Trouble> {
-        let mut together = Vec::new();
+        let (mut together, mut curves) = (Vec::new(), Vec::new());
         for phase in 0..self.scene.plan.len() {
+            let (known, title) = (self.scene.history.len(), self.scene.plan[phase].title.clone());
             let outcome = self.tries(phase)?;
             if let [(program, measured)] = &outcome.programs[..] {
                 self.scene.programs[*program].alone = Some(measured.clone());
@@ -72,9 +74,12 @@ impl<'a> Play<'a> {
                 self.scene.programs[*program].before = Some(measured.clone());
             }
             together.push(outcome);
+            let (begin, length) = (self.scene.begins(phase), self.scene.plan[phase].length());
+            let title = if self.scene.plan[phase].with_ration { title } else { format!("{title}: plain time slicing") };
+            curves.push(Curves::of(&title, begin, length, &self.scene.history[known..]));
         }
         let alone = self.scene.programs.into_iter().filter_map(|performer| performer.alone).collect();
-        Ok(Played { gpu: self.scene.gpu, alone, together })
+        Ok(Played { gpu: self.scene.gpu, alone, together, curves })
     }
 
     /// A phase, and once more where this machine kept its programs from a CPU: the try in which it did so least is what

@@ -155,6 +155,6 @@ fn staged() -> ComputeResults {
     }
     let together =
         vec![Outcome { gpu: gpu(0.87, 0.1), programs: without }, Outcome { gpu: gpu(0.97, 0.01), programs: with }];
-    let played = Played { gpu: "NVIDIA H200".into(), alone, together };
+    let played = Played { gpu: "NVIDIA H200".into(), alone, together, curves: Vec::new() };
     ComputeResults::of(played, &Scenario::containers()).expect("two times together")
 }
