@@ -171,12 +171,13 @@ fn figures_make_sense() {
 #[test]
 fn containers_get_the_shares_that_they_asked_for_and_one_goes_first() {
     let (json, shim) = (json_file("demo-compute"), preload::shim());
+    let plot = json.with_extension("svg");
     let mut attempts = 0;
     loop {
         attempts += 1;
         let mut demo =
             demo(&["--act", "compute", "--fast", "--json", json.to_str().expect("a plain path"), "--library"]);
-        let child = demo.arg(&shim).spawn().expect("it starts");
+        let child = demo.arg(&shim).arg("--plot").arg(&plot).spawn().expect("it starts");
         let pid = child.id();
         let world = join_world(pid);
         let output = child.wait_with_output().expect("it ends");
@@ -184,6 +185,8 @@ fn containers_get_the_shares_that_they_asked_for_and_one_goes_first() {
         let said = text(&output.stdout);
         let (live, end) = said.split_once("\ncompute ").unwrap_or_else(|| panic!("no table in {}", both(&output)));
         let results = &read_json(&json)["compute"];
+        let drawn = std::fs::read_to_string(&plot).expect("--plot writes");
+        let _ = std::fs::remove_file(&plot);
         if attempts < 4 && (results["waited"].as_f64().is_some_and(|waited| waited > 0.1) || !output.status.success()) {
             continue;
         }
@@ -218,11 +221,41 @@ fn containers_get_the_shares_that_they_asked_for_and_one_goes_first() {
             let due = request * share(index, "alone");
             assert!(share(index, "with") > due * 0.75, "{due:.3} is due: {:#}", containers[index]);
         }
+        for (panel, phase) in ["without", "with"].into_iter().enumerate() {
+            for (index, curve) in curves(&drawn)[panel * 3..][..3].iter().enumerate() {
+                assert!(curve.len() >= 8, "a look each tenth of a second: {drawn}");
+                // The first of them are of the time in which containers start.
+                let (settled, share) = (&curve[curve.len() / 3..], share(index, phase));
+                let plotted = settled.iter().sum::<f64>() / settled.len() as f64;
+                assert!((plotted - share).abs() < 0.1, "{plotted:.3} plotted, {share:.3} {phase}: {results:#}");
+            }
+        }
         assert!(share(1, "without") < 0.25, "time slicing asks nobody: {:#}", containers[1]);
         let p50 = |phase: &str| number(&containers[2][phase]["latency_ms"]["p50"]);
         assert!(p50("with") < p50("without"), "{:#}", containers[2]);
         return;
     }
+}
+
+/// The shares that a plot shows, by curve: the axis of shares has a line at each quarter, the first of them at 0%.
+fn curves(drawn: &str) -> Vec<Vec<f64>> {
+    let word = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!(" {name}=\"")).unwrap_or_else(|| panic!("no {name} in {line}"));
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let heights = |class: &str| {
+        let lines = drawn.lines().filter(|line| line.starts_with(&format!("<line class=\"{class}\"")));
+        lines.map(|line| word(line, "y1").parse::<f64>().expect("a number")).collect::<Vec<_>>()
+    };
+    let (bottom, top) = (heights("axis")[0], heights("grid")[3]);
+    let lines: Vec<&str> = drawn.lines().filter(|line| line.starts_with("<polyline")).collect();
+    assert!(lines.len() == 6 && drawn.matches("class=\"asked ").count() == 6, "{drawn}");
+    let shares = lines.into_iter().map(|line| {
+        let heights = word(line, "points");
+        let heights = heights.split(' ').map(|point| point.split_once(',').expect("a point").1.parse::<f64>());
+        heights.map(|y| (bottom - y.expect("a number")) / (bottom - top)).collect()
+    });
+    shares.collect()
 }
 
 /// The act about memory: what it said, its results, and the simulated driver's own record.
@@ -441,6 +474,8 @@ fn arguments_and_scenarios_that_make_no_sense_are_refused_with_the_reason() {
         (&["--fast", "--seconds", "3"], 2, "cannot be used with"),
         (&["--act", "hamlet"], 2, "possible values: sharing, compute, memory, all"),
         (&["--act", "memory", "--scenario", path], 2, "--scenario says nothing about memory"),
+        (&["--act", "memory", "--plot", path], 2, "--plot says nothing about memory"),
+        (&["--plot", "/nowhere/at-all.svg"], 1, "/nowhere/at-all.svg: No such file"),
         (&["--act", "sharing", "--library", path], 2, "--library says nothing about sharing"),
         (&["--scenario", "/nowhere/at-all"], 1, "/nowhere/at-all: No such file"),
         (&["--scenario", path], 1, "line 2: \"kernel=soon\""),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::plot::Curves;
 use super::scenario::Scenario;
 
 /// A program's own account of what it got done, by its own clock.
@@ -61,6 +62,8 @@ pub struct Measured {
     pub useful: f64,
     /// What it held at the end, by the GPU's record.
     pub memory_bytes: u64,
+    /// How long it was ready to run and waited for a CPU, for each unit of time, where the system says.
+    pub waited: Option<f64>,
 }
 
 /// The GPU in one phase, by its own record.
@@ -92,10 +95,15 @@ impl GpuTime {
 pub struct Outcome {
     /// The GPU.
     pub gpu: GpuTime,
-    /// How long the one that waited longest for a CPU did, for each unit of time, if that is known.
-    pub waited: Option<f64>,
     /// Those who took part, by their place in the scenario.
     pub programs: Vec<(usize, Measured)>,
+}
+
+impl Outcome {
+    /// How long the one that waited longest for a CPU did, for each unit of time, if that is known.
+    pub fn waited(&self) -> Option<f64> {
+        self.programs.iter().filter_map(|(_, measured)| measured.waited).reduce(f64::max)
+    }
 }
 
 /// All phases of an act, measured.
@@ -107,6 +115,8 @@ pub struct Played {
     pub alone: Vec<Measured>,
     /// The phases in which all of them ran.
     pub together: Vec<Outcome>,
+    /// What there is to plot of those.
+    pub curves: Vec<Curves>,
 }
 
 /// A program over the whole act.

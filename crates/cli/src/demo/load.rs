@@ -19,11 +19,12 @@ impl Load {
         Some(Load { at: Instant::now(), waited_ns })
     }
 
-    /// Of the worker that waited longest, how long for each unit of time since then. Threads wait at the same time, so it
-    /// may be more than one.
-    pub fn waited_since(&self, then: &Load) -> f64 {
+    /// How long each worker waited, for each unit of time since then. Threads wait at the same time, so it may be more than
+    /// one.
+    pub fn waited_since(&self, then: &Load) -> Vec<f64> {
+        let time_ns = (self.at - then.at).as_nanos().max(1) as f64;
         let waits = self.waited_ns.iter().zip(&then.waited_ns).map(|(now, then)| now.saturating_sub(*then));
-        waits.max().unwrap_or(0) as f64 / (self.at - then.at).as_nanos().max(1) as f64
+        waits.map(|wait| wait as f64 / time_ns).collect()
     }
 }
 
@@ -45,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_one_that_waited_longest_counts() {
+    fn waits_are_parts_of_the_time() {
         let at = Instant::now();
         let then = Load { at, waited_ns: vec![5_000_000, 0] };
         let now = Load { at: at + Duration::from_millis(100), waited_ns: vec![30_000_000, 10_000_000] };
-        assert!((now.waited_since(&then) - 0.25).abs() < 1e-12);
-        assert_eq!(then.waited_since(&then), 0.0);
+        assert_eq!(now.waited_since(&then), [0.25, 0.1]);
+        assert_eq!(then.waited_since(&then), [0.0, 0.0]);
     }
 
     #[test]

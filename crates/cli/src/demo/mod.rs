@@ -3,7 +3,8 @@
 //! Two are about time. They start each program of a [`scenario`] as a process of its own ([`worker`]), first alone, then
 //! with the others ([`plan`], [`play`]), read the simulated GPU's own record meanwhile ([`stage`]), show it ([`view`], or
 //! [`plain`] lines where there is no terminal) and say in the end what it means: how things are without us ([`report`]),
-//! or without us and with us ([`compute`]). The third is about [`memory`], and goes about it in the same way.
+//! or without us and with us ([`compute`]), as a picture too ([`plot`]). The third is about [`memory`], and
+//! goes about it in the same way.
 
 mod compute;
 mod crew;
@@ -12,9 +13,11 @@ mod figures;
 mod library;
 mod load;
 mod memory;
+mod place;
 mod plain;
 mod plan;
 mod play;
+mod plot;
 mod report;
 mod scenario;
 mod scene;
@@ -36,9 +39,10 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use compute::ComputeResults;
-use figures::Results;
+use figures::{Played, Results};
 pub use memory::container;
 use memory::{MemoryResults, Times};
+use place::Place;
 use play::Play;
 use scenario::{BadScenario, Scenario};
 use scene::Scene;
@@ -71,6 +75,9 @@ pub struct Arguments {
     /// Writes the results to a file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Compute, sharing: draws shares against time, while all of them run together, into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Compute, sharing: other programs than the built-in ones, one a line: NAME kernel=500us memory=8GiB, then queue=64,
     /// wait, or requests=20 every=20ms, then for compute request=50% and priority=latency or batch
     #[arg(long, value_name = "FILE")]
@@ -97,8 +104,12 @@ impl Arguments {
     /// Why these arguments do not go together, if they do not.
     fn contradiction(&self) -> Option<String> {
         let of_no_use = match self.act {
-            Act::Sharing => [("--library", self.library.is_some()), ("", false)],
-            Act::Memory => [("--seconds", self.seconds.is_some()), ("--scenario", self.scenario.is_some())],
+            Act::Sharing => vec![("--library", self.library.is_some())],
+            Act::Memory => vec![
+                ("--seconds", self.seconds.is_some()),
+                ("--scenario", self.scenario.is_some()),
+                ("--plot", self.plot.is_some()),
+            ],
             Act::Compute | Act::All => return None,
         };
         let act = self.act.to_possible_value()?;
@@ -133,6 +144,9 @@ struct Outcomes {
     compute: Option<ComputeResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryResults>,
+    /// What there is to plot.
+    #[serde(skip)]
+    played: Option<Played>,
 }
 
 /// What keeps a demo from its end.
@@ -226,7 +240,11 @@ impl fmt::Display for Trouble {
             Trouble::Died { name, how, words } => write!(f, "{name} {how}; its last words:\n{words}"),
             Trouble::Stuck { name, what, patience } => write!(f, "{name} did not {what} within {patience:?}"),
             Trouble::Nonsense { name, line } => write!(f, "{name} says what only it understands: {line:?}"),
-            Trouble::Result { path, error } => write!(f, "{}: {error}", path.display()),
+            Trouble::Result { path, error } => write!(
+                f,
+                "{}: {error}. Results and plots go into a file in a directory that is there and that you may write to.",
+                path.display()
+            ),
             Trouble::Output(error) => write!(f, "nothing can be shown: {error}"),
             Trouble::Interrupted => write!(f, "ended before its end"),
         }
@@ -263,6 +281,8 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
         Act::Sharing => None,
         Act::Compute | Act::Memory | Act::All => Some(Library::find(arguments.library.as_deref())?),
     };
+    let place = |path: &Option<PathBuf>| path.as_deref().map(Place::try_out).transpose();
+    let (mut json, mut plot) = (place(&arguments.json)?, place(&arguments.plot)?);
     let leaving = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&leaving)).map_err(Trouble::Output)?;
@@ -274,8 +294,12 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
     let mut outcomes = Outcomes::default();
     let played = acts(arguments, scenario.as_ref(), library.as_ref(), audience.as_mut(), &leaving, &mut outcomes);
     drop(audience); // the terminal is itself again before anything is said
-    if let (Ok(()), Some(path)) = (&played, &arguments.json) {
-        write_json(&outcomes, path).map_err(|error| Trouble::Result { path: path.clone(), error })?;
+    if let (Ok(()), Some(place)) = (&played, &mut json) {
+        place
+            .write(&(serde_json::to_string_pretty(&outcomes).map_err(|error| Trouble::Output(error.into()))? + "\n"))?;
+    }
+    if let (Some(place), Some(scenario), Some(played)) = (&mut plot, &scenario, &outcomes.played) {
+        place.write(&plot::svg(scenario, played))?;
     }
     // Of an act that was seen to its end, also if the next was not.
     let sharing = outcomes.sharing.iter().zip(&scenario).map(|(results, scenario)| report::report(results, scenario));
@@ -283,6 +307,9 @@ fn demo(arguments: &Arguments) -> Result<(), Trouble> {
     let compute = outcomes.compute.iter().map(compute::report);
     for said in sharing.chain(compute).chain(outcomes.memory.iter().map(memory::report)) {
         write!(out, "\n{said}").and_then(|()| out.flush()).map_err(Trouble::Output)?;
+    }
+    if let Some(path) = plot.as_ref().filter(|_| outcomes.played.is_some()).map(Place::path) {
+        writeln!(out, "\nShares against time are drawn in {}.", path.display()).map_err(Trouble::Output)?;
     }
     let promises: Vec<String> = outcomes.compute.iter().flat_map(ComputeResults::broken).collect();
     played.and(if promises.is_empty() { Ok(()) } else { Err(Trouble::NotKept { promises }) })
@@ -301,12 +328,15 @@ fn acts(
     match (scenario, library) {
         (Some(scenario), None) => {
             let plan = plan::sharing(scenario, together);
-            outcomes.sharing = Results::of(Play::new(scenario, plan, None, audience, leaving)?.run()?, scenario);
+            let played = Play::new(scenario, plan, None, audience, leaving)?.run()?;
+            outcomes.played = Some(played.clone());
+            outcomes.sharing = Results::of(played, scenario);
         }
         (Some(scenario), library) => {
             let plan = plan::compute(scenario, together);
-            outcomes.compute =
-                ComputeResults::of(Play::new(scenario, plan, library, audience, leaving)?.run()?, scenario);
+            let played = Play::new(scenario, plan, library, audience, leaving)?.run()?;
+            outcomes.played = Some(played.clone());
+            outcomes.compute = ComputeResults::of(played, scenario);
         }
         (None, _) => {}
     }
@@ -326,10 +356,6 @@ fn on_a_terminal() -> bool {
 fn read(path: &Path) -> Result<Scenario, Trouble> {
     let text = std::fs::read_to_string(path).map_err(|error| Trouble::Unreadable { path: path.to_owned(), error })?;
     text.parse().map_err(|error| Trouble::Scenario { path: path.to_owned(), error })
-}
-
-fn write_json(outcomes: &Outcomes, path: &Path) -> io::Result<()> {
-    std::fs::write(path, serde_json::to_string_pretty(outcomes)? + "\n")
 }
 
 #[cfg(test)]
@@ -352,6 +378,7 @@ mod tests {
             fast: false,
             plain: false,
             json: None,
+            plot: Some("shares.svg".into()),
             scenario: None,
             library: Some("libration.so".into()),
         };
@@ -361,6 +388,8 @@ mod tests {
             contradiction(Act::Sharing).is_some_and(|said| said.starts_with("--library says nothing about sharing"))
         );
         assert!(contradiction(Act::Memory).is_some_and(|said| said.starts_with("--seconds says nothing about memory")));
+        let plot = Arguments { seconds: None, ..arguments(Act::Memory) }.contradiction();
+        assert!(plot.is_some_and(|said| said.starts_with("--plot says nothing about memory")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use super::plan::AGAIN;
 use super::scenario::Priority;
 use super::scene::{Performer, Scene};
 use super::{Audience, memory, text};
@@ -15,7 +16,8 @@ pub struct Lines<W> {
     out: W,
     began: Instant,
     next: Instant,
-    phase: Option<usize>,
+    /// Its title; a phase that is tried again has another one.
+    phase: Option<String>,
     memory: memory::Lines,
 }
 
@@ -36,9 +38,12 @@ impl<W: Write> Audience for Lines<W> {
             let total = scene.total().as_secs_f64();
             writeln!(self.out, "({total:.0} s; share of GPU time in the last second, units per second, latency)")?;
         }
-        if self.phase != Some(scene.phase) {
-            self.phase = Some(scene.phase);
+        if self.phase.as_ref() != Some(&scene.plan[scene.phase].title) {
+            self.phase = Some(scene.plan[scene.phase].title.clone());
             self.next = now + EVERY;
+            if scene.plan[scene.phase].title.ends_with(AGAIN) {
+                writeln!(self.out, "(this machine was busy with other things: once more)")?;
+            }
             writeln!(self.out, "{}", title(scene))?;
         } else if now >= self.next && !scene.into_phase.is_zero() {
             self.next = now + EVERY;

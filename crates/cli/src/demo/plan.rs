@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::scenario::Scenario;
+use super::scenario::{Program, Scenario};
+
+/// What the title of a phase that is tried again ends with.
+pub const AGAIN: &str = " (again)";
 
 /// A stretch of the demo in which the same programs run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,12 +20,14 @@ pub struct Phase {
     pub measured: Duration,
     /// Whether ration is there.
     pub with_ration: bool,
+    /// How often it is tried on a machine that is busy with other things.
+    pub tries: u32,
 }
 
 impl Phase {
-    fn new(title: String, who: Vec<usize>, measured: Duration) -> Phase {
+    fn new(title: String, who: Vec<usize>, measured: Duration, tries: u32) -> Phase {
         let warm_up = (measured / 5).min(Duration::from_millis(300));
-        Phase { title, who, warm_up, measured, with_ration: false }
+        Phase { title, who, warm_up, measured, with_ration: false, tries }
     }
 
     /// Both parts.
@@ -34,20 +39,29 @@ impl Phase {
 /// First each program alone, then all of them together for `together`; alone a third of that each.
 pub fn sharing(scenario: &Scenario, together: Duration) -> Vec<Phase> {
     let everybody = (0..scenario.programs.len()).collect();
-    alone(scenario, together).chain([Phase::new("all together".into(), everybody, together)]).collect()
+    alone(scenario, together).chain([Phase::new("all together".into(), everybody, together, tries(together))]).collect()
 }
 
 /// The same, and then once more with ration.
 pub fn compute(scenario: &Scenario, together: Duration) -> Vec<Phase> {
     let everybody: Vec<usize> = (0..scenario.programs.len()).collect();
-    let without = Phase::new("without ration".into(), everybody.clone(), together);
-    let with = Phase { with_ration: true, ..Phase::new("with ration".into(), everybody, together) };
+    let tries = tries(together);
+    let without = Phase::new("without ration".into(), everybody.clone(), together, tries);
+    let with = Phase { with_ration: true, ..Phase::new("with ration".into(), everybody, together, tries) };
     alone(scenario, together).chain([without, with]).collect()
 }
 
 fn alone(scenario: &Scenario, together: Duration) -> impl Iterator<Item = Phase> {
     let programs = scenario.programs.iter().enumerate();
-    programs.map(move |(i, program)| Phase::new(format!("{} alone", program.name), vec![i], together / 3))
+    let phase = move |(i, program): (usize, &Program)| {
+        Phase::new(format!("{} alone", program.name), vec![i], together / 3, tries(together))
+    };
+    programs.map(phase)
+}
+
+/// Who asks for a short demo gets rough figures.
+fn tries(together: Duration) -> u32 {
+    if together < Duration::from_secs(3) { 1 } else { 2 }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use super::crew::{Crew, Job};
 use super::figures::{Done, GpuTime, Latency, Measured, Outcome, Played};
 use super::library::{inside, link_into, outside};
 use super::load::Load;
-use super::plan::Phase;
+use super::plan::{AGAIN, Phase};
+use super::plot::Curves;
 use super::scenario::{Program, Scenario};
 use super::scene::Scene;
 use super::stage::{Run, Snapshot, Stage};
@@ -18,6 +19,9 @@ use crate::library::Library;
 
 /// From one look at the record to the next.
 pub const TICK: Duration = Duration::from_millis(100);
+/// A container that waits for a CPU for a larger part of the time loses turns by that. Where nothing else runs it is a
+/// few hundredths at most.
+const BUSY: f64 = 0.05;
 /// A worker that takes longer than this to start or to end is stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -58,9 +62,10 @@ impl<'a> Play<'a> {
 
     /// All phases.
     pub fn run(mut self) -> Result<Played, Trouble> {
-        let mut together = Vec::new();
+        let (mut together, mut curves) = (Vec::new(), Vec::new());
         for phase in 0..self.scene.plan.len() {
-            let outcome = self.phase(phase)?;
+            let (known, title) = (self.scene.history.len(), self.scene.plan[phase].title.clone());
+            let outcome = self.tries(phase)?;
             if let [(program, measured)] = &outcome.programs[..] {
                 self.scene.programs[*program].alone = Some(measured.clone());
                 continue;
@@ -69,9 +74,36 @@ impl<'a> Play<'a> {
                 self.scene.programs[*program].before = Some(measured.clone());
             }
             together.push(outcome);
+            let (begin, length) = (self.scene.begins(phase), self.scene.plan[phase].length());
+            let title = if self.scene.plan[phase].with_ration { title } else { format!("{title}: plain time slicing") };
+            curves.push(Curves::of(&title, begin, length, &self.scene.history[known..]));
         }
         let alone = self.scene.programs.into_iter().filter_map(|performer| performer.alone).collect();
-        Ok(Played { gpu: self.scene.gpu, alone, together })
+        Ok(Played { gpu: self.scene.gpu, alone, together, curves })
+    }
+
+    /// A phase, and once more where this machine kept its programs from a CPU: the try in which it did so least is what
+    /// counts, whatever its figures are.
+    fn tries(&mut self, number: usize) -> Result<Outcome, Trouble> {
+        let title = self.scene.plan[number].title.clone();
+        let known = self.scene.history.len();
+        let mut best = self.phase(number)?;
+        for _ in 1..self.scene.plan[number].tries {
+            if best.waited().is_none_or(|waited| waited < BUSY) {
+                break;
+            }
+            let seen = self.scene.history.split_off(known);
+            self.scene.plan[number].title = format!("{title}{AGAIN}");
+            let next = self.phase(number)?;
+            if next.waited() < best.waited() {
+                best = next;
+            } else {
+                self.scene.history.truncate(known);
+                self.scene.history.extend(seen);
+            }
+        }
+        self.scene.plan[number].title = title;
+        Ok(best)
     }
 
     fn phase(&mut self, number: usize) -> Result<Outcome, Trouble> {
@@ -110,7 +142,11 @@ impl<'a> Play<'a> {
         })?;
         crew.dismiss(PATIENCE);
         let who = phase.who.iter().copied().zip(pids).zip(done).map(|((program, pid), done)| (program, pid, done));
-        Ok(Outcome { waited, ..outcome(&tally, &after, &who.collect::<Vec<_>>()) })
+        let mut outcome = outcome(&tally, &after, &who.collect::<Vec<_>>());
+        for ((_, measured), waited) in outcome.programs.iter_mut().zip(waited.into_iter().flatten()) {
+            measured.waited = Some(waited);
+        }
+        Ok(outcome)
     }
 
     /// Looks on until then: hears the workers, reads the record, shows it.
@@ -209,6 +245,7 @@ fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outco
             share: part(now.busy_ns.saturating_sub(then.busy_ns)),
             useful: part(now.work_ns.saturating_sub(then.work_ns)),
             memory_bytes: now.memory_bytes,
+            waited: None,
         };
         programs.push((*program, measured));
     }
@@ -223,7 +260,7 @@ fn outcome(tally: &Tally, after: &Snapshot, who: &[(usize, u32, Done)]) -> Outco
         idle: (1.0 - busy - switching).max(0.0),
         switches: tally.switches,
     };
-    Outcome { gpu, waited: None, programs }
+    Outcome { gpu, programs }
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ mod tests {
 
     fn measured(rate: f64, share: f64, latency: Option<(f64, f64)>) -> Measured {
         let latency_ms = latency.map(|(p50, p99)| Latency { p50, p99 });
-        Measured { rate, latency_ms, share, useful: share * 0.98, memory_bytes: 1 << 30 }
+        Measured { rate, latency_ms, share, useful: share * 0.98, memory_bytes: 1 << 30, waited: None }
     }
 
     fn results() -> Results {

@@ -178,7 +178,7 @@ impl Scene {
         let (Some(before), false) = (before, self.into_phase.is_zero()) else { return };
         let time = last.clock_ns - before.clock_ns;
         let shares = last.busy_ns.iter().zip(&before.busy_ns).map(|(now, then)| part(*now, *then, time).unwrap_or(0.0));
-        let at = self.plan[..self.phase].iter().map(Phase::length).sum::<Duration>() + self.into_phase;
+        let at = self.begins(self.phase) + self.into_phase;
         self.history.push(Sample { at, shares: shares.collect() });
     }
 
@@ -193,6 +193,11 @@ impl Scene {
     /// The program that a slot of the record belongs to.
     pub fn program_at(&self, slot: usize) -> Option<usize> {
         self.programs.iter().position(|performer| performer.slot == Some(slot))
+    }
+
+    /// When a phase begins, after the beginning of the plan.
+    pub fn begins(&self, phase: usize) -> Duration {
+        self.plan[..phase].iter().map(Phase::length).sum()
     }
 
     /// How long all of it takes.

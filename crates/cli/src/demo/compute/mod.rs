@@ -73,6 +73,7 @@ impl ComputeResults {
     /// Of an act in which all of them ran together twice.
     pub fn of(played: Played, scenario: &Scenario) -> Option<ComputeResults> {
         let [without, with]: [Outcome; 2] = played.together.try_into().ok()?;
+        let waited = with.waited();
         let measured = played.alone.into_iter().zip(without.programs).zip(with.programs);
         let containers = scenario.programs.iter().zip(measured);
         let containers = containers.map(|(program, ((alone, (_, without)), (_, with)))| ContainerResult {
@@ -89,7 +90,7 @@ impl ComputeResults {
             gpu: played.gpu,
             without: without.gpu,
             with: with.gpu,
-            waited: with.waited,
+            waited,
             containers,
             verdicts: Vec::new(),
         }))
@@ -103,6 +104,12 @@ impl ComputeResults {
     /// The most useful work that any container got out of the GPU alone, as a part of the time.
     fn best_alone(&self) -> f64 {
         self.containers.iter().map(|container| container.alone.useful).fold(0.0, f64::max)
+    }
+
+    /// The part of the GPU's time that can be lost because a container whose turn it was, or that should have ended its turn,
+    /// was kept from a CPU.
+    fn lost(&self) -> f64 {
+        self.waited.unwrap_or(0.0)
     }
 
     /// For which part of the time a container was kept from a CPU, if that is so long that the figures say little.
@@ -128,6 +135,7 @@ fn staged() -> ComputeResults {
         share,
         useful: share * 0.99,
         memory_bytes: 1 << 30,
+        waited: Some(0.001),
     };
     let programs = [
         [measured(1.0, 200.0, None), measured(0.61, 119.0, None), measured(0.53, 104.0, None)],
@@ -145,10 +153,8 @@ fn staged() -> ComputeResults {
         without.push((index, other));
         with.push((index, another));
     }
-    let together = vec![
-        Outcome { gpu: gpu(0.87, 0.1), waited: Some(0.1), programs: without },
-        Outcome { gpu: gpu(0.97, 0.01), waited: Some(0.1), programs: with },
-    ];
-    let played = Played { gpu: "NVIDIA H200".into(), alone, together };
+    let together =
+        vec![Outcome { gpu: gpu(0.87, 0.1), programs: without }, Outcome { gpu: gpu(0.97, 0.01), programs: with }];
+    let played = Played { gpu: "NVIDIA H200".into(), alone, together, curves: Vec::new() };
     ComputeResults::of(played, &Scenario::containers()).expect("two times together")
 }

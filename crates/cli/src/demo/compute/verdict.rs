@@ -27,6 +27,8 @@ const FAR_IDLE: f64 = 0.8;
 pub enum Held {
     /// As promised.
     Yes,
+    /// Not quite, and this machine kept the containers from a CPU for so long that it may be why.
+    Unclear,
     /// Not quite.
     Nearly,
     /// Not at all.
@@ -34,11 +36,13 @@ pub enum Held {
 }
 
 impl Held {
-    fn from(kept: bool, broken: bool) -> Held {
-        match (kept, broken) {
-            (true, _) => Held::Yes,
-            (false, false) => Held::Nearly,
-            (false, true) => Held::Broken,
+    /// `kept` as promised; `excused` by what this machine did meanwhile; `broken` whatever it did.
+    fn from(kept: bool, excused: bool, broken: bool) -> Held {
+        match (kept, broken, excused) {
+            (true, _, _) => Held::Yes,
+            (false, true, _) => Held::Broken,
+            (false, false, true) => Held::Unclear,
+            (false, false, false) => Held::Nearly,
         }
     }
 
@@ -46,6 +50,7 @@ impl Held {
     pub fn mark(self) -> &'static str {
         match self {
             Held::Yes => "held:",
+            Held::Unclear => "cannot tell:",
             Held::Nearly => "not quite:",
             Held::Broken => "NOT held:",
         }
@@ -62,16 +67,16 @@ pub struct Verdict {
 
 /// Of each container that was promised something, and of the GPU as a whole.
 pub fn verdicts(results: &ComputeResults) -> Vec<Verdict> {
-    let mut verdicts: Vec<Verdict> = results.containers.iter().filter_map(share).collect();
+    let mut verdicts: Vec<Verdict> = results.containers.iter().filter_map(|one| share(one, results)).collect();
     verdicts.extend(results.containers.iter().filter(|container| container.is_hurried()).filter_map(latency));
     verdicts.push(whole(results));
     verdicts
 }
 
-fn share(container: &ContainerResult) -> Option<Verdict> {
+fn share(container: &ContainerResult, results: &ComputeResults) -> Option<Verdict> {
     let (request, due) = (container.request?, container.due?);
     let (name, had) = (&container.name, container.with.share);
-    let held = Held::from(had >= due - SHORT, had < due * FAR_SHORT);
+    let held = Held::from(had >= due - SHORT, had >= due - SHORT - results.lost(), had < due * FAR_SHORT);
     let alone = container.alone.share;
     let mut asked = format!("{name} asked for {} of the GPU's time", percent(request));
     if due < request.min(alone) - 0.005 {
@@ -82,14 +87,15 @@ fn share(container: &ContainerResult) -> Option<Verdict> {
     let got = match held {
         Held::Yes if had > due + SHORT => format!("it got that and what others left, {}", percent(had)),
         Held::Yes => format!("it got {}", percent(had)),
-        Held::Nearly | Held::Broken => format!("it got only {}", percent(had)),
+        Held::Unclear | Held::Nearly | Held::Broken => format!("it got only {}", percent(had)),
     };
+    let excuse = excuse(held, results);
     let before = container.without.share;
     let without = match before >= due - SHORT {
         true => format!("Without ration it had {}.", percent(before)),
         false => format!("Without ration it had only {}.", percent(before)),
     };
-    Some(Verdict { held, said: format!("{asked}; {got}. {without}") })
+    Some(Verdict { held, said: format!("{asked}; {got}.{excuse} {without}") })
 }
 
 fn latency(container: &ContainerResult) -> Option<Verdict> {
@@ -98,9 +104,20 @@ fn latency(container: &ContainerResult) -> Option<Verdict> {
     // By the median, both of them: the slowest of a few requests alone say more about this machine than about the GPU.
     let times = |latency: Latency| Latency { p50: latency.p50 / alone.p50, p99: latency.p99 / alone.p50 };
     let (slower, slower_without) = (times(with), times(without));
-    let held = Held::from(slower.p50 <= SLOW.p50 && slower.p99 <= SLOW.p99, slower.p50 > FAR_SLOW);
+    // A request waited for a CPU for so long, in the mean; where one in a hundred waited for all of them, a hundred times that.
+    let waited_ms = container.with.waited.unwrap_or(0.0) * 1e3 / container.with.rate.max(f64::MIN_POSITIVE);
+    let excused = Latency { p50: with.p50 - waited_ms, p99: with.p99 - 100.0 * waited_ms };
+    let is_fast = |slower: Latency| slower.p50 <= SLOW.p50 && slower.p99 <= SLOW.p99;
+    let held = Held::from(is_fast(slower), is_fast(times(excused)), slower.p50 > FAR_SLOW);
     let aim = match held {
         Held::Yes => String::new(),
+        Held::Unclear => format!(
+            " {} and {} times are aimed at; but in the mean, {} ms of each request went by waiting for a CPU of this \
+             machine.",
+            SLOW.p50,
+            SLOW.p99,
+            text::ms(waited_ms)
+        ),
         Held::Nearly | Held::Broken => {
             format!(" That is more than the {} and {} times that are aimed at.", SLOW.p50, SLOW.p99)
         }
@@ -123,13 +140,26 @@ fn latency(container: &ContainerResult) -> Option<Verdict> {
 fn whole(results: &ComputeResults) -> Verdict {
     let best = results.best_alone().max(f64::MIN_POSITIVE);
     let [without, with] = [&results.without, &results.with].map(|gpu| gpu.useful / best);
-    let held = Held::from(with >= without - IDLE, with < without * FAR_IDLE);
+    let held = Held::from(with >= without - IDLE, with >= without - IDLE - results.lost(), with < without * FAR_IDLE);
+    let excuse = excuse(held, results);
     let said = format!(
-        "Together they got {} of what the GPU does for one container; without ration, {}.",
+        "Together they got {} of what the GPU does for one container; without ration, {}.{excuse}",
         percent(with),
         percent(without)
     );
     Verdict { held, said }
+}
+
+/// Why it cannot be told whether something held, where that is so.
+fn excuse(held: Held, results: &ComputeResults) -> String {
+    if held != Held::Unclear {
+        return String::new();
+    }
+    let lost = percent(results.lost());
+    format!(
+        " But this machine kept a container from a CPU for {lost} of the time, and so much of the GPU's time can be lost by \
+         that."
+    )
 }
 
 #[cfg(test)]
@@ -172,6 +202,31 @@ mod tests {
         assert_eq!(held, [Held::Nearly, Held::Broken, Held::Yes, Held::Nearly, Held::Nearly]);
         assert!(verdicts[0].said.contains("it got only 45%") && verdicts[1].said.contains("it got only 15%"));
         assert!(verdicts[3].said.contains("1.32 times what") && verdicts[3].said.contains("more than the 1.2 and 1.4"));
+    }
+
+    #[test]
+    fn what_a_busy_machine_may_have_done_is_neither_praised_nor_blamed() {
+        let short = |waited: f64| {
+            judged(|results| {
+                results.waited = Some(waited);
+                results.containers[2].with.waited = Some(waited);
+                results.containers[0].with.share = 0.44;
+                results.containers[2].with.latency_ms = Some(Latency { p50: 3.0, p99: 5.2 });
+                results.with.useful = 0.83;
+            })
+        };
+        let held = |waited: f64| short(waited).iter().map(|verdict| verdict.held).collect::<Vec<_>>();
+        assert_eq!(held(0.0), [Held::Nearly, Held::Yes, Held::Yes, Held::Nearly, Held::Nearly]);
+        assert_eq!(held(0.06), [Held::Unclear, Held::Yes, Held::Yes, Held::Unclear, Held::Unclear]);
+        let verdicts = short(0.06);
+        assert!(verdicts[0].said.contains("it got only 44%. But this machine kept a container from a CPU for 6.0% of"));
+        assert!(verdicts[3].said.contains("in the mean, 1.20 ms of each request"), "{}", verdicts[3].said);
+        let far = judged(|results| {
+            results.waited = Some(0.5);
+            results.containers[0].with.share = 0.2;
+            results.with.useful = 0.5;
+        });
+        assert_eq!([far[0].held, far[4].held], [Held::Broken, Held::Broken], "whatever the machine did");
     }
 
     #[test]

@@ -205,7 +205,8 @@ pub mod tests {
     fn play(scene: &mut Scene) {
         let latency = Some(Latency { p50: 2.66, p99: 2.71 });
         for performer in &mut scene.programs {
-            let measured = Measured { rate: 2000.0, latency_ms: latency, share: 1.0, useful: 1.0, memory_bytes: 0 };
+            let measured =
+                Measured { rate: 2000.0, latency_ms: latency, share: 1.0, useful: 1.0, memory_bytes: 0, waited: None };
             performer.alone = Some(measured);
         }
         for tick in 0..20 {
