@@ -1,5 +1,7 @@
-//! `ration top` in a terminal, as somebody watches it, and as lines.
+//! `ration top` in a terminal, as somebody watches it, and as lines; and `ration export`, as Prometheus asks it.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -214,6 +216,89 @@ fn programs_read_it_too() {
     assert_eq!(end(works).0, Some(128 + libc::SIGTERM));
 }
 
+/// `ration export`, on a port that is free.
+struct Exporter {
+    session: Session,
+    address: String,
+}
+
+impl Exporter {
+    fn start(desk: &Desk) -> Exporter {
+        let mut command = desk.machine.command(desk::ration());
+        command.args(["export", "--listen", "127.0.0.1:0"]).env("RATION_DIR", &desk.regions.0);
+        let session = Session::start(&mut command, PATIENCE);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = session.said();
+            if let Some((_, address)) = said.trim().split_once("http://") {
+                let address = address.trim_end_matches("/metrics").to_owned();
+                return Exporter { session, address };
+            }
+            assert!(Instant::now() < deadline, "it does not say where it listens: {said}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The head of an answer, and what follows it.
+    fn get(&self, path: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("it can be asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn end(self, signal: i32) {
+        self.session.signal(signal);
+        assert_eq!(end(self.session).0, Some(0));
+    }
+}
+
+#[test]
+fn prometheus_is_told_the_same() {
+    let desk = Desk::new();
+    let mut holds = desk.hold(&["--name", "team/holds-0/main", "--memory", "4GiB", "--compute-request", "20%"]);
+    assert_eq!(take(&mut holds, 3 * GIB), "had");
+    assert_eq!(take(&mut holds, 3 * GIB), "refused 2");
+    let exporter = Exporter::start(&desk);
+    let (head, page) = exporter.get("/metrics");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text"), "{head}");
+    let status = desk.status();
+    let container = containers(&status)[0].clone();
+    let figure = |name: &str| {
+        let line = page
+            .lines()
+            .find(|line| line.starts_with(&format!("{name}{{")))
+            .unwrap_or_else(|| panic!("no {name} in {page}"));
+        let labels = r#"namespace="team",pod="holds-0",container="main""#;
+        assert!(line.contains(labels) && line.contains("gpu=\"GPU-72617469-"), "{line}");
+        line.rsplit(' ').next().and_then(|it| it.parse::<f64>().ok()).unwrap_or(-1.0)
+    };
+    assert_eq!(Some(figure("ration_container_memory_used_bytes")), container["used_bytes"].as_f64());
+    assert_eq!(Some(figure("ration_container_memory_refused_total")), container["refused"].as_f64());
+    let held = figure("ration_container_memory_used_bytes");
+    assert!(held >= 3.5 * GIB as f64 && held < 3.6 * GIB as f64, "{held}");
+    assert!((held..=4.0 * GIB as f64).contains(&figure("ration_container_memory_peak_bytes")));
+    assert_eq!(figure("ration_container_memory_limit_bytes"), 4.0 * GIB as f64);
+    assert_eq!(figure("ration_container_compute_request_ratio"), 0.2);
+    assert_eq!(figure("ration_container_processes"), 1.0);
+    assert_eq!(exporter.get("/healthz").1, "ok\n");
+    assert!(exporter.get("/nowhere").0.starts_with("HTTP/1.1 404"));
+    let answer = desk.answer("export", &["--listen", &exporter.address]);
+    assert!(answer.status == 1 && answer.err.contains("is used by somebody already; --listen takes"), "{answer:?}");
+    let once = desk.answer("export", &["--once"]);
+    assert!(
+        once.status == 0 && once.out.ends_with("# EOF\n") && once.out.contains("ration_container_memory_used_bytes{")
+    );
+
+    assert_eq!(end(holds).0, Some(0));
+    assert!(!exporter.get("/metrics").1.contains("holds-0"), "who has gone is told of no more");
+    exporter.end(libc::SIGINT);
+    desk.is_clean();
+}
+
 /// A crowded GPU: a hundred containers of ten processes each. A look and what is shown of it take a twentieth of a second at most, as
 /// the median of twenty.
 #[test]
@@ -252,12 +337,24 @@ fn a_hundred_containers_are_looked_at_quickly() {
     }
     watch.signal(libc::SIGKILL);
     took.sort();
+    let exporter = Exporter::start(&desk);
+    let mut answered = Vec::new();
+    for _ in 0..20 {
+        let began = Instant::now();
+        let page = exporter.get("/metrics").1;
+        answered.push(began.elapsed());
+        assert_eq!(page.matches("ration_container_memory_used_bytes{").count(), 100);
+    }
+    answered.sort();
+    exporter.end(libc::SIGTERM);
     support::report(
         "top",
         &format!(
-            "ration top, 100 containers of 10 processes: a look takes {:.1} ms (median of 20)\n",
-            took[10].as_secs_f64() * 1e3
+            "ration top, 100 containers of 10 processes: a look takes {:.1} ms (median of 20); ration export answers in {:.1} ms\n",
+            took[10].as_secs_f64() * 1e3,
+            answered[10].as_secs_f64() * 1e3
         ),
     );
     assert!(took[10] < Duration::from_millis(50), "{took:?}");
+    assert!(answered[10] < Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 20 }), "{answered:?}");
 }

@@ -3,6 +3,7 @@
 mod asked;
 mod change;
 mod demo;
+mod export;
 mod library;
 mod look;
 mod places;
@@ -31,6 +32,7 @@ enum Command {
     Top(top::Arguments),
     Status(status::Arguments),
     Set(set::Arguments),
+    Export(export::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),

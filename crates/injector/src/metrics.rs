@@ -14,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::review::Outcome;
 
 /// The media type of [`Metrics::text`].
-pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const MEDIA_TYPE: &str = ration_metrics::MEDIA_TYPE;
 
 /// One label and its value.
 type Label = [(&'static str, &'static str); 1];

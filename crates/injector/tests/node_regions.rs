@@ -88,7 +88,8 @@ fn the_dead_are_reaped_and_the_living_are_not() {
     assert_eq!(before, after, "a region that is in use was replaced");
     let (_, metrics) = watch.get("/metrics");
     let used = format!(
-        "ration_container_memory_used_bytes{{gpu=\"01234567-89ab-cdef-2073-6f6d65677075\",directory=\"{POD}\",container=\"team/living/main\"}} {:.1}",
+        "ration_container_memory_used_bytes{{gpu=\"GPU-01234567-89ab-cdef-2073-6f6d65677075\",index=\"\",directory=\"{POD}\",\
+         namespace=\"team\",pod=\"living\",container=\"main\"}} {:.1}",
         ((1u64 << 30) + (1 << 20)) as f64
     );
     assert!(metrics.contains(&used), "{used} is not in\n{metrics}");

@@ -1,13 +1,11 @@
 //! The node in figures, as Prometheus reads them.
 
-use std::sync::atomic::AtomicU64;
-
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use ration_metrics::{Container, Region};
 
 use super::regions::{ContainerReport, RegionReport};
 use super::report::Status;
@@ -31,59 +29,13 @@ struct OfLibrary {
     current: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfGpu {
-    gpu: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRegion {
-    gpu: String,
-    directory: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfContainer {
-    gpu: String,
-    /// The pod's UID: only that pod can write there what is told of a container, its name included.
-    directory: String,
-    container: String,
-}
-
-impl OfContainer {
-    fn new(region: &RegionReport, container: &ContainerReport) -> OfContainer {
-        let (gpu, directory) = (region.gpu.clone(), region.directory().to_owned());
-        OfContainer { gpu, directory, container: container.name.clone() }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Alive {
-    Alive,
-    Dead,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfProcesses {
-    gpu: String,
-    directory: String,
-    container: String,
-    state: Alive,
-}
-
-type Float = Gauge<f64, AtomicU64>;
-type Seconds = Counter<f64, AtomicU64>;
-
 /// All of it, in OpenMetrics' text. Made anew for each reader: containers come and go.
 pub fn text(status: &Status, counts: Counts) -> String {
     let mut registry = Registry::default();
     of_node(&mut registry, status, counts);
-    of_regions(&mut registry, status);
-    of_containers(&mut registry, status);
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = encode(&mut text, &registry);
-    text
+    let regions: Vec<Region> = status.survey.regions.iter().map(region).collect();
+    ration_metrics::register(&mut registry, &regions);
+    ration_metrics::text(&registry)
 }
 
 fn of_node(registry: &mut Registry, status: &Status, counts: Counts) {
@@ -107,69 +59,39 @@ fn of_node(registry: &mut Registry, status: &Status, counts: Counts) {
     registry.register("ration_node_library_intact", "Libraries on the node; 0: damaged", libraries);
 }
 
-fn of_regions(registry: &mut Registry, status: &Status) {
-    let (joinable, total) = (Family::<OfRegion, Gauge>::default(), Family::<OfGpu, Float>::default());
-    for region in &status.survey.regions {
-        let labels = OfRegion { gpu: region.gpu.clone(), directory: region.directory().to_owned() };
-        joinable.get_or_create(&labels).set(region.joinable.into());
-        // All of a GPU should say the same. One that says less does not take anything from the others' word.
-        let total = total.get_or_create(&OfGpu { gpu: region.gpu.clone() }).clone();
-        total.set(total.get().max(region.memory_total.unwrap_or_default() as f64));
+fn region(report: &RegionReport) -> Region {
+    Region {
+        gpu: format!("GPU-{}", report.gpu),
+        index: None,
+        // The pod's UID: only that pod can write there what is told of a container, its name included.
+        directory: report.directory().to_owned(),
+        is_sound: report.joinable,
+        memory: report.memory_total,
+        containers: report.containers.iter().map(container).collect(),
     }
-    registry.register(
-        "ration_region_joinable",
-        "Whether the library of this release can join the GPU's region in this directory",
-        joinable,
-    );
-    registry.register("ration_gpu_memory_bytes", "The GPU's memory, as its regions have it", total);
 }
 
-fn of_containers(registry: &mut Registry, status: &Status) {
-    let containers =
-        || status.survey.regions.iter().flat_map(|region| region.containers.iter().map(move |it| (region, it)));
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ContainerReport) -> Option<f64>| {
-        let family = Family::<OfContainer, Float>::default();
-        for (region, container) in containers() {
-            if let Some(value) = value(container) {
-                family.get_or_create(&OfContainer::new(region, container)).set(value);
-            }
-        }
-        registry.register(name, help, family);
-    };
-    gauge("ration_container_memory_used_bytes", "GPU memory that it holds", &|it| Some(it.memory_used as f64));
-    gauge("ration_container_memory_limit_bytes", "GPU memory that it may hold", &|it| {
-        it.memory_limit.map(|it| it as f64)
-    });
-    gauge("ration_container_compute_limit_ratio", "The part of the GPU's time that it may have", &|it| {
-        Some(f64::from(it.compute_limit_ppm) / 1e6)
-    });
-    gauge("ration_container_compute_request_ratio", "The part that it is to have at least", &|it| {
-        it.compute_request_ppm.map(|it| f64::from(it) / 1e6)
-    });
-    let mut counter = |name: &str, help: &str, value: &dyn Fn(&ContainerReport) -> f64| {
-        let family = Family::<OfContainer, Seconds>::default();
-        for (region, container) in containers() {
-            family.get_or_create(&OfContainer::new(region, container)).inc_by(value(container));
-        }
-        registry.register(name, help, family);
-    };
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    counter("ration_container_memory_refused", "How often it was refused memory", &|it| it.memory_refused as f64);
-    counter("ration_container_gpu_seconds", "How long the GPU has worked for it", &|it| seconds(it.gpu_time_ns));
-    counter("ration_container_throttled_seconds", "How long its limit kept it off", &|it| seconds(it.throttled_ns));
-    counter("ration_container_waited_seconds", "How long it has waited for leases", &|it| seconds(it.waited_ns));
-    counter("ration_container_leases", "Leases that it has had", &|it| it.leases as f64);
-    counter("ration_container_switches", "How often it went off the GPU or on", &|it| it.switches as f64);
-    counter("ration_container_kernels", "Kernels that it has launched", &|it| it.kernels as f64);
-    counter("ration_container_graphs", "Graphs that it has launched", &|it| it.graphs as f64);
-    let processes = Family::<OfProcesses, Gauge>::default();
-    for (region, container) in containers() {
-        let dead = container.processes.len() - container.alive();
-        for (state, count) in [(Alive::Alive, container.alive()), (Alive::Dead, dead)] {
-            let OfContainer { gpu, directory, container } = OfContainer::new(region, container);
-            let labels = OfProcesses { gpu, directory, container, state };
-            processes.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
+fn container(report: &ContainerReport) -> Container {
+    let seconds = |ns: u64| Some(ns as f64 / 1e9);
+    let share = |ppm: u32| f64::from(ppm) / 1e6;
+    let alive = report.alive() as u64;
+    Container {
+        name: report.name.clone(),
+        used: Some(report.memory_used),
+        peak: Some(report.memory_peak),
+        cap: report.memory_limit,
+        refused: Some(report.memory_refused),
+        limit: Some(share(report.compute_limit_ppm)),
+        request: report.compute_request_ppm.map(share),
+        usage: None,
+        gpu_seconds: seconds(report.gpu_time_ns),
+        throttled_seconds: seconds(report.throttled_ns),
+        waited_seconds: seconds(report.waited_ns),
+        leases: Some(report.leases),
+        switches: Some(report.switches),
+        switched_by: report.switched_by.clone(),
+        kernels: Some(report.kernels),
+        graphs: Some(report.graphs),
+        processes: Some((alive, report.processes.len() as u64 - alive)),
     }
-    registry.register("ration_container_processes", "Its processes", processes);
 }

@@ -57,6 +57,8 @@ pub struct ContainerReport {
     pub memory_limit: Option<u64>,
     /// The bytes that it holds.
     pub memory_used: u64,
+    /// The most that it held.
+    pub memory_peak: u64,
     /// How often it was refused memory.
     pub memory_refused: u64,
     /// The part of the GPU's time that it may have, in millionths.
@@ -92,6 +94,7 @@ impl ContainerReport {
             name: view.name.to_string(),
             memory_limit: view.cap,
             memory_used: view.used(),
+            memory_peak: view.peak,
             memory_refused: view.refused,
             compute_limit_ppm: compute.limit.ppm(),
             compute_request_ppm: compute.request.map(|share| share.ppm()),

@@ -182,8 +182,7 @@ async fn metrics_page(State(node): State<Arc<Node>>) -> Response {
     let counts = lock(&node.last).counts;
     match status_of(node).await {
         Some(status) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], metrics::text(&status, counts)).into_response()
+            ([(header::CONTENT_TYPE, ration_metrics::MEDIA_TYPE)], metrics::text(&status, counts)).into_response()
         }
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
