@@ -3,8 +3,10 @@
 mod asked;
 mod change;
 mod demo;
+mod doctor;
 mod library;
 mod look;
+mod nvml;
 mod places;
 mod run;
 mod runs;
@@ -29,11 +31,14 @@ enum Command {
     Run(Box<run::Arguments>),
     Status(status::Arguments),
     Set(set::Arguments),
+    Doctor(doctor::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
     #[command(hide = true)]
     DemoContainer(demo::container::Arguments),
+    #[command(hide = true)]
+    DoctorProbe(doctor::probe::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -54,9 +59,11 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),
+        Command::DoctorProbe(arguments) => doctor::probe::run(&arguments),
     }
 }
 
