@@ -48,6 +48,7 @@ pub fn begin() {
             None => warn!("RATION_LOG={value:?} is none of off, error, warn, info, debug: going on with warn"),
         }
     }
+    info!(concat!("this is libration.so ", env!("CARGO_PKG_VERSION"), " of ration"));
     std::panic::set_hook(Box::new(|panic| {
         let at = panic.location().map_or(("?", 0), |at| (at.file(), at.line()));
         error!("an error inside of the shim, at {}:{}; the program goes on without it", at.0, at.1);

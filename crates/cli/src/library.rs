@@ -51,6 +51,11 @@ impl Library {
         &self.0
     }
 
+    /// Which version it is, by the words in it that it would say itself (`RATION_LOG=info`).
+    pub fn version(&self) -> Option<String> {
+        version_in(&std::fs::read(&self.0).ok()?)
+    }
+
     /// Puts a link to it into `dir`: `LD_PRELOAD` takes spaces and colons for the end of a path, and a checkout's may
     /// have either.
     pub fn link_into(&self, dir: &Path) -> io::Result<PathBuf> {
@@ -88,6 +93,13 @@ impl Library {
     }
 }
 
+fn version_in(bytes: &[u8]) -> Option<String> {
+    const BEFORE: &[u8] = b"this is libration.so ";
+    let at = bytes.windows(BEFORE.len()).position(|it| it == BEFORE)? + BEFORE.len();
+    let word: Vec<u8> = bytes.get(at..)?.iter().copied().take_while(u8::is_ascii_graphic).take(40).collect();
+    String::from_utf8(word).ok().filter(|it| it.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Whether `LD_PRELOAD` can name a path, and glibc fills nothing into it.
 pub fn can_be_named(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || [b':', b'$'].contains(byte))
@@ -108,6 +120,14 @@ mod tests {
         assert_eq!(link.canonicalize().ok(), dir.join(NAME).canonicalize().ok());
         assert!(!library.is_in(std::process::id()), "nobody loaded it");
         std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn a_version_is_among_the_words_in_it() {
+        assert_eq!(version_in(b"\0\xffthis is libration.so 1.2.3 of ration\0").as_deref(), Some("1.2.3"));
+        for none in [&b"this is libration.so "[..], b"this is libration.so of", b"", b"libration.so 1.2.3"] {
+            assert_eq!(version_in(none), None);
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 mod asked;
 mod change;
 mod demo;
+mod doctor;
 mod export;
 mod library;
 mod look;
+mod nvml;
 mod places;
 mod run;
 mod runs;
@@ -33,11 +35,14 @@ enum Command {
     Status(status::Arguments),
     Set(set::Arguments),
     Export(export::Arguments),
+    Doctor(doctor::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoWorker(demo::worker::Arguments),
     #[command(hide = true)]
     DemoContainer(demo::container::Arguments),
+    #[command(hide = true)]
+    DoctorProbe(doctor::probe::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,9 +65,11 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),
+        Command::DoctorProbe(arguments) => doctor::probe::run(&arguments),
     }
 }
 

@@ -54,6 +54,8 @@ pub struct ComputeView {
     pub disbelieved: u64,
     /// How often it went off the GPU or on.
     pub switches: u64,
+    /// How long the calls for that took.
+    pub switching: u64,
     /// Whether that is by its channels; `None`: it was not tried yet.
     pub by_channels: Option<bool>,
     /// Kernels that it has launched.
@@ -76,6 +78,7 @@ impl ComputeView {
             leases: read(of_container::LEASES),
             disbelieved: read(of_container::DISBELIEVED),
             switches: read(of_container::SWITCHES),
+            switching: read(of_container::SWITCHING),
             by_channels: match read(of_container::SWITCH) {
                 0 => None,
                 switch => Some(switch == 1),
