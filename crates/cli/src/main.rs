@@ -3,6 +3,8 @@
 mod asked;
 mod change;
 mod demo;
+#[cfg(feature = "generate")]
+mod generate;
 mod library;
 mod look;
 mod places;
@@ -34,6 +36,9 @@ enum Command {
     DemoWorker(demo::worker::Arguments),
     #[command(hide = true)]
     DemoContainer(demo::container::Arguments),
+    #[cfg(feature = "generate")]
+    #[command(hide = true)]
+    Generate(generate::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +62,8 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),
+        #[cfg(feature = "generate")]
+        Command::Generate(arguments) => generate::run(&arguments),
     }
 }
 
