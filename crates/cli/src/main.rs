@@ -5,6 +5,8 @@ mod change;
 mod demo;
 mod doctor;
 mod export;
+#[cfg(feature = "generate")]
+mod generate;
 mod library;
 mod look;
 mod nvml;
@@ -43,6 +45,9 @@ enum Command {
     DemoContainer(demo::container::Arguments),
     #[command(hide = true)]
     DoctorProbe(doctor::probe::Arguments),
+    #[cfg(feature = "generate")]
+    #[command(hide = true)]
+    Generate(generate::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +75,8 @@ fn main() -> ExitCode {
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::DemoContainer(arguments) => demo::container::run(&arguments),
         Command::DoctorProbe(arguments) => doctor::probe::run(&arguments),
+        #[cfg(feature = "generate")]
+        Command::Generate(arguments) => generate::run(&arguments),
     }
 }
 

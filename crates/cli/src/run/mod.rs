@@ -13,7 +13,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use crate::asked::{self, Asked};
 use crate::library::{self, Library};
@@ -52,7 +52,7 @@ pub struct Arguments {
     #[arg(long, short)]
     quiet: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
