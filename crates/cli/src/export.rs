@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -17,6 +18,7 @@ use ration_metrics::{Container, MEDIA_TYPE, Region};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::cards::Cards;
 use crate::look::{self, Report};
 use crate::places;
 
@@ -50,10 +52,15 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Whoever scrapes waits for no driver; one that prints once may.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+
 fn print() -> Result<ExitCode, String> {
+    let cards = Cards::ask();
+    cards.wait(FIRST_ANSWER);
     let mut out = io::stdout().lock();
     // Whoever reads us has seen enough.
-    let written = out.write_all(page().as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(page(&cards).as_bytes()).and_then(|()| out.flush());
     Ok(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(141) })
 }
 
@@ -69,7 +76,8 @@ fn serve(address: SocketAddr) -> Result<ExitCode, String> {
         let end = |kind: SignalKind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
         let (mut terminate, mut interrupt) = (end(SignalKind::terminate())?, end(SignalKind::interrupt())?);
         let _ = writeln!(io::stderr(), "ration export: metrics are at http://{bound}/metrics");
-        let metrics = || async { ([(CONTENT_TYPE, MEDIA_TYPE)], page()) };
+        let cards = Cards::ask();
+        let metrics = move || async move { ([(CONTENT_TYPE, MEDIA_TYPE)], page(&cards)) };
         let pages = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(|| async { "ok\n" }))
@@ -84,9 +92,10 @@ fn serve(address: SocketAddr) -> Result<ExitCode, String> {
 }
 
 /// A fresh look.
-fn page() -> String {
+fn page(cards: &Cards) -> String {
     let places = places::settings();
-    let report = Report::now(places.dir.as_deref(), places.own_dir.as_deref());
+    let mut report = Report::now(places.dir.as_deref(), places.own_dir.as_deref());
+    cards.tell(&mut report);
     let mut registry = Registry::default();
     ration_metrics::register(&mut registry, &regions(&report));
     ration_metrics::text(&registry)
@@ -100,6 +109,7 @@ fn regions(report: &Report) -> Vec<Region> {
             let directory = name_of(&it.directory);
             let region = regions.entry((gpu.uuid.clone(), directory.clone())).or_insert_with(|| Region {
                 gpu: gpu.uuid.clone(),
+                index: gpu.index,
                 directory,
                 is_sound: true,
                 memory: gpu.memory_bytes,

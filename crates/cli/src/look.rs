@@ -28,11 +28,16 @@ pub struct Report {
 }
 
 /// A GPU that somebody uses.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Gpu {
     pub uuid: String,
+    /// NVML's number for it, and its model; null: nobody asked, or it does not say.
+    pub index: Option<u32>,
+    pub name: Option<String>,
     /// What it has; null: only others use it, and they do not say.
     pub memory_bytes: Option<u64>,
+    /// What is taken of that, by whomever; null: as `index`.
+    pub taken_bytes: Option<u64>,
     pub containers: Vec<Container>,
 }
 
@@ -157,7 +162,7 @@ impl Making {
             return;
         }
         let uuid = ration_contract::print_uuid(&seen.gpu);
-        let gpu = self.gpus.entry(seen.gpu).or_insert_with(|| Gpu { uuid, memory_bytes: None, containers: Vec::new() });
+        let gpu = self.gpus.entry(seen.gpu).or_insert_with(|| Gpu { uuid, ..Gpu::default() });
         gpu.memory_bytes = gpu.memory_bytes.or(region.map(|it| it.total()).filter(|total| *total != 0));
         gpu.containers.extend(containers);
     }
@@ -396,7 +401,10 @@ pub mod tests {
         };
         let gpu = Gpu {
             uuid: "GPU-6f1c2f7a-0000-0000-0000-000000000001".into(),
+            index: None,
+            name: None,
             memory_bytes: Some(140 << 30),
+            taken_bytes: None,
             containers: vec![own, other],
         };
         Report { version: VERSION, gpus: vec![gpu], problems: Vec::new() }

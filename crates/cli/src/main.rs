@@ -1,6 +1,7 @@
 //! `ration`: runs, watches and changes slices of a GPU. Each command is a module with its arguments and a `run`.
 
 mod asked;
+mod cards;
 mod change;
 mod demo;
 mod doctor;

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn on(gpu: u8, cap: Option<u64>) -> OnGpu {
-        let now = Counted { gpu_time: 12_340_000_000, throttled: 400_000_000, refused: 3 };
+        let now = Counted { gpu_time: 12_340_000_000, throttled: 400_000_000, refused: 3, peak: 3 << 30 };
         OnGpu { gpu: [gpu; 16], cap, peak: 3 << 30, now, before: Counted::default() }
     }
 
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn what_others_had_before_is_not_this_runs() {
-        let before = Counted { gpu_time: 5, throttled: 1, refused: 2 };
-        let since = Counted { gpu_time: 7, throttled: 1, refused: 1 }.since(&before);
-        assert_eq!(since, Counted { gpu_time: 2, throttled: 0, refused: 1 });
+        let before = Counted { gpu_time: 5, throttled: 1, refused: 2, peak: 1 };
+        let since = Counted { gpu_time: 7, throttled: 1, refused: 1, peak: 3 }.since(&before);
+        assert_eq!(since, Counted { gpu_time: 2, throttled: 0, refused: 1, peak: 3 });
     }
 }

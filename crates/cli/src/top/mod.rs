@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::cards::Cards;
 use crate::look::Report;
 use crate::places;
 use rows::Sort;
@@ -59,6 +60,9 @@ pub struct Arguments {
     color: Colour,
 }
 
+/// So long nobody minds to wait for NVML; what comes later is shown from then on.
+const FIRST_ANSWER: Duration = Duration::from_millis(200);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Colour {
     Auto,
@@ -75,7 +79,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The command's `main`.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let places = places::settings();
-    let look = || Report::now(places.dir.as_deref(), places.own_dir.as_deref());
+    let cards = Cards::ask();
+    cards.wait(FIRST_ANSWER);
+    let look = || {
+        let mut report = Report::now(places.dir.as_deref(), places.own_dir.as_deref());
+        cards.tell(&mut report);
+        report
+    };
     let is_plain = arguments.once || arguments.watch || arguments.json;
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let shown = match is_plain || !is_terminal {

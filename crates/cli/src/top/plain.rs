@@ -77,7 +77,10 @@ struct Form<'a> {
 #[derive(Serialize)]
 struct FormGpu<'a> {
     uuid: &'a str,
+    index: Option<u32>,
+    name: Option<&'a str>,
     memory_bytes: Option<u64>,
+    taken_bytes: Option<u64>,
     containers: Vec<FormContainer<'a>>,
 }
 
@@ -92,7 +95,10 @@ struct FormContainer<'a> {
 fn form<'a>(report: &'a Report, rows: &[Row<'a>]) -> Form<'a> {
     let gpus = report.gpus.iter().enumerate().map(|(number, gpu)| FormGpu {
         uuid: &gpu.uuid,
+        index: gpu.index,
+        name: gpu.name.as_deref(),
         memory_bytes: gpu.memory_bytes,
+        taken_bytes: gpu.taken_bytes,
         containers: rows
             .iter()
             .filter(|row| row.gpu_number == number)

@@ -11,6 +11,8 @@ use crate::text::{self, Side};
 pub struct Row<'a> {
     /// Of the GPU among those that are shown.
     pub gpu_number: usize,
+    /// What it is called by: NVML's number, where that is known.
+    pub gpu_index: u32,
     pub container: &'a Container,
     pub rates: Rates,
     /// What it is told from others by.
@@ -73,8 +75,9 @@ pub fn rows<'a>(report: &'a Report, history: &History, sort: (Sort, bool), filte
         for container in &gpu.containers {
             let fields = [container.name.as_str(), gpu.uuid.as_str(), &container.user.to_string()];
             if fields.iter().any(|field| field.to_lowercase().contains(&filter)) {
+                let gpu_index = gpu.index.unwrap_or(gpu_number as u32);
                 let (rates, mark) = (history.rates(&gpu.uuid, container), history.mark(&gpu.uuid, container));
-                rows.push(Row { gpu_number, container, rates, mark });
+                rows.push(Row { gpu_number, gpu_index, container, rates, mark });
             }
         }
     }
@@ -234,7 +237,7 @@ impl Column {
         let count = |count: Option<u64>| count.map_or_else(unknown, text::short_count);
         let switch = it.switched_by.unwrap_or("-");
         match self {
-            Column::Gpu => row.gpu_number.to_string(),
+            Column::Gpu => row.gpu_index.to_string(),
             Column::Name => text::safe(&it.name, width),
             Column::User => it.user.to_string(),
             Column::Memory => memory(it),

@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::bar::{self, Bar};
+use super::bar::{self, Bar, Whose};
 use super::plain::nobody;
 use super::rows::{self, Column, Row};
 use super::state::{Mode, State};
@@ -119,12 +119,16 @@ fn draw_bars(buffer: &mut Buffer, area: Rect, screen: &Screen<'_>, each: usize) 
             ])
             .areas(line);
             let short: String = gpu.uuid.chars().take(12).collect();
+            let number = gpu.index.unwrap_or(number as u32);
             buffer.set_stringn(name.x, name.y, format!("{number:>2} {short}"), 16, Style::new());
             draw_bar(buffer, first, "", &memory, is_coloured);
             draw_bar(buffer, second, "", &time, is_coloured);
             continue;
         }
-        buffer.set_stringn(line.x, y, format!("GPU {number}  {}", gpu.uuid), usize::from(line.width), Modifier::BOLD);
+        let number = gpu.index.unwrap_or(number as u32);
+        let model = gpu.name.as_deref().map_or_else(String::new, |name| format!("  {}", text::safe(name, 40)));
+        let title = format!("GPU {number}{model}  {}", gpu.uuid);
+        buffer.set_stringn(line.x, y, title, usize::from(line.width), Modifier::BOLD);
         draw_bar(buffer, Rect { y: y + 1, ..line }, "  memory ", &memory, is_coloured);
         draw_bar(buffer, Rect { y: y + 2, ..line }, "  time   ", &time, is_coloured);
     }
@@ -142,7 +146,8 @@ fn draw_bar(buffer: &mut Buffer, area: Rect, title: &str, bar: &Bar, is_coloured
     for (at, cell) in cells.iter().enumerate() {
         let (sign, style) = match cell {
             None => ('·', Style::new().add_modifier(Modifier::DIM)),
-            Some(mark) => {
+            Some(Whose::Others) => ('░', Style::new()),
+            Some(Whose::Container(mark)) => {
                 let look = Look::of(*mark, is_coloured);
                 let is_first = at == 0 || cells[at - 1] != *cell;
                 // The letter that the row has, in the colour that it has.
@@ -284,7 +289,7 @@ const HELP: [&str; 14] = [
     "+, -       look less often, more often",
     "enter      the processes of the chosen row, and back",
     "",
-    "MEMORY     held, and the most it may hold",
+    "MEMORY     held, and the most it may hold; in the bar, ░ is held by others",
     "REQ LIMIT  its share of the GPU's time: what it is to have, and the most",
     "WANTS      what it would use if it had the GPU for itself",
     "1 s, 10 s  what it had of the GPU's time; -: it counts none (idle, or alone)",
