@@ -299,3 +299,19 @@ get_drivers() {
         rm -rf "$made"
     done <tests/lookups/drivers.txt
 }
+
+# get_prometheus: Debian's, for ci/test export, into .cache/prometheus. Good to have: that check also does without.
+get_prometheus() {
+    local made=$CACHE/fetch-work suite=bookworm
+    if [[ $(cat "$CACHE/prometheus/stamp" 2>/dev/null) == "$suite" ]]; then return 0; fi
+    say "apt-get download prometheus ($suite) into .cache/prometheus"
+    rm -rf "$made" "$CACHE/prometheus"
+    if debs_from_apt "$made" debian "$suite" main prometheus && mkdir "$made/kept" &&
+        cp "$made"/all/usr/bin/{prometheus,promtool} "$made/kept/"; then
+        printf '%s\n' "$suite" >"$made/kept/stamp"
+        mv "$made/kept" "$CACHE/prometheus"
+    else
+        say "going on without Prometheus: $fetch_why"
+    fi
+    rm -rf "$made"
+}

@@ -204,7 +204,8 @@ static void often(void) {
     end = now() + 0.5;
     after(2000, 1);
     if (sigsetjmp(back, 1)) jumps++;
-    while (now() < end) {
+    /* A host on which the timer comes late gets more time for it. */
+    while (now() < end || (jumps <= 10 && now() < end + 10)) {
         if (jumps % 6 == 0) OK(cuLaunchKernel(slow_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
         /* Only where the driver waits: nowhere else can it bear that. */
         may_jump = 1;
