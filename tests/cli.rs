@@ -86,11 +86,14 @@ fn signals_are_handed_on() {
 #[test]
 fn a_cap_holds_and_the_last_line_says_what_was_used() {
     let desk = Desk::new();
+    let most = || containers(&desk.status())[0]["peak_bytes"].as_u64();
     let mut session = desk.hold(&["--memory", "2GiB", "--compute", "30%"]);
+    assert_eq!(most(), Some(desk.held()), "a context");
     assert_eq!(take(&mut session, 3 * GIB), "refused 2");
     assert_eq!(take(&mut session, GIB), "had");
     let held = desk.held();
     assert!((GIB..=2 * GIB).contains(&held), "{held} bytes");
+    assert_eq!(most(), Some(held), "and a GiB");
     assert_eq!(take(&mut session, GIB), "refused 2");
     assert_eq!(ask(&mut session, "reports").split(' ').next_back(), Some((2 * GIB).to_string().as_str()));
     let (status, said) = end(session);
@@ -144,6 +147,44 @@ fn a_program_is_told_what_was_asked_for_and_nothing_else() {
     command.env("RATION_COMPUTE", "10%").env("RATION_PRIORITY", "batch").env("CUDA_DEVICE_MEMORY_LIMIT", "1g");
     let answer = Answer::of(&command.env("CUDA_DEVICE_SM_LIMIT_0", "5").output().expect("it runs"));
     assert_eq!(answer.out, "box 2GiB 60% 60% batch\n1 1\n", "{answer:?}");
+    desk.is_clean();
+}
+
+/// What a crash left goes, and nothing else does.
+#[test]
+fn what_nobody_needs_is_reaped() {
+    let desk = Desk::new();
+    let answer = desk.answer("reap", &[]);
+    assert_eq!((answer.status, answer.out.as_str()), (0, "There is nothing to clear away.\n"), "{answer:?}");
+
+    let lives = desk.hold(&["--name", "lives", "--memory", "2GiB"]);
+    // One that is killed together with its `ration run`, and one that had the library without it.
+    drop(desk.hold(&["--name", "killed", "--memory", "2GiB"]));
+    let mut command = container::inside(&desk.machine, &desk.regions, "bare", &[], &program("hold"));
+    let mut bare = Session::start(command.env("RATION_MEMORY", "2GiB"), PATIENCE);
+    assert_eq!(bare.line(), Ok(Some("ready".into())), "{}", bare.said());
+    assert_eq!(end(bare).0, Some(0));
+    // And something of somebody else's.
+    let strange = desk.regions.0.join(format!("{}-strange", container::me()));
+    fs::create_dir(&strange).expect("it is ours");
+    fs::write(strange.join("letter"), "").expect("it is ours");
+    let young = desk.answer("reap", &[]);
+    assert!(!young.out.contains("bare"), "what was made just now may be somebody's who is about to come: {young:?}");
+    std::thread::sleep(Duration::from_millis(3_200));
+
+    let there =
+        || [&desk.regions.0, &desk.notes.join("ration")].map(|dir| fs::read_dir(dir).map_or(0, Iterator::count));
+    let before = there();
+    let dry = desk.answer("reap", &["--dry-run"]);
+    assert_eq!((dry.status, there()), (1, before), "{dry:?}");
+    let answer = desk.answer("reap", &[]);
+    assert_eq!(dry.out.replace("would be removed", "removed"), answer.out);
+    assert!(answer.out.contains("-bare\n"), "{answer:?}");
+    assert!(answer.err.contains("letter: no file of a container's; it was not put there by ration"), "{answer:?}");
+    assert_eq!(names(&desk.status()), ["lives"]);
+    fs::remove_dir_all(&strange).expect("it is ours");
+    assert_eq!(desk.answer("reap", &[]).out, "There is nothing to clear away.\n");
+    assert_eq!(end(lives).0, Some(0));
     desk.is_clean();
 }
 

@@ -11,7 +11,6 @@ use serde_json::Value;
 #[path = "caps/container.rs"]
 mod container;
 #[path = "cli/desk.rs"]
-#[allow(dead_code)]
 mod desk;
 mod support;
 

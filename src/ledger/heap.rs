@@ -76,7 +76,7 @@ impl Slice {
         if self.heaps.with(context, |heap| heap.there || heap.ahead > 0) {
             return true;
         }
-        let Ok(hold) = self.reserve_last(USUAL_HEAP, changing) else { return false };
+        let Ok(hold) = self.reserve_at_most(USUAL_HEAP, changing) else { return false };
         HeapChange { slice: self, context, wanted: USUAL_HEAP, hold }.done();
         true
     }

@@ -187,19 +187,30 @@ impl Slice {
     ///
     /// The last little is for small pieces and for code, so that a program which has filled its slice can still do something.
     pub fn reserve(&'static self, bytes: u64, changing: &Changing) -> Result<Hold, Full> {
-        let keep_free = if bytes <= BLOCK { 0 } else { (self.cap() / 128).min(32 << 20) };
-        self.reserve_within(bytes, keep_free, changing)
+        let keep_free = if bytes <= BLOCK { 0 } else { self.keep_free() };
+        self.reserve_by(|member| member.reserve_within(bytes, keep_free), bytes, changing)
     }
 
-    /// The same, down to the last byte.
-    pub fn reserve_last(&'static self, bytes: u64, changing: &Changing) -> Result<Hold, Full> {
-        self.reserve_within(bytes, 0, changing)
+    /// The same for what may turn out to be less. A little may be the last of the slice; what is large leaves that to others.
+    pub fn reserve_at_most(&'static self, bytes: u64, changing: &Changing) -> Result<Hold, Full> {
+        const LITTLE: u64 = 16 << 20;
+        let keep_free = if bytes <= LITTLE { 0 } else { self.keep_free() };
+        self.reserve_by(|member| member.reserve_at_most(bytes, keep_free), bytes, changing)
     }
 
-    fn reserve_within(&'static self, bytes: u64, keep_free: u64, changing: &Changing) -> Result<Hold, Full> {
+    fn keep_free(&self) -> u64 {
+        (self.cap() / 128).min(32 << 20)
+    }
+
+    fn reserve_by(
+        &'static self,
+        ask: impl Fn(&Member) -> Result<(), ration_region::Full>,
+        bytes: u64,
+        changing: &Changing,
+    ) -> Result<Hold, Full> {
         quota::follow_now();
         self.look_again(changing);
-        let hold = || self.take(bytes, keep_free).map(|member| Hold::new(self, member, bytes));
+        let hold = || self.take(bytes, &ask).map(|member| Hold::new(self, member, bytes));
         if let Some(hold) = hold() {
             return Ok(hold);
         }
@@ -405,6 +416,7 @@ impl Slice {
     pub fn charge(&self, bytes: u64) {
         self.counted.fetch_add(bytes, Ordering::AcqRel);
         self.member().charge(bytes);
+        self.member().remember_most();
     }
 
     /// The driver has it back.
@@ -462,6 +474,12 @@ impl Slice {
     /// Learns from NVML what no call tells: whatever the calls do not account for. Where other threads are in the middle of
     /// something, nobody knows what the figure means, and nothing is learned this time.
     pub fn learn(&self, changing: &Changing) {
+        self.learn_within(changing);
+        self.member().remember_most();
+    }
+
+    /// The same in the middle of a call for which something is reserved, which would be taken for held.
+    fn learn_within(&self, changing: &Changing) {
         for _ in 0..3 {
             let found = self.member().found();
             // Before the look: who finds something to be learned after it says so, and that is to stand.

@@ -27,13 +27,8 @@ pub struct Room {
 impl Room {
     /// `None`: there is no room for it.
     pub fn take(slice: &'static Slice, context: CUcontext, foreseen: Foreseen, changing: &Changing) -> Option<Room> {
-        // A little code may have the last of the slice; what is large leaves it to others.
-        const LITTLE: u64 = 16 << 20;
-        let reserve = |bytes| {
-            if bytes <= LITTLE { slice.reserve_last(bytes, changing) } else { slice.reserve(bytes, changing) }
-        };
-        let beside = reserve(foreseen.beside).ok()?;
-        let own = reserve(foreseen.own).ok()?;
+        let beside = slice.reserve_at_most(foreseen.beside, changing).ok()?;
+        let own = slice.reserve_at_most(foreseen.own, changing).ok()?;
         if foreseen.heap && !slice.foresee_usual_heap(context, changing) {
             return None;
         }

@@ -25,7 +25,7 @@ pub unsafe fn init(call: &mut Call<'_>) -> Outcome {
 
 /// Asks for something that takes memory of a size that only the driver knows: so much at most.
 fn learned(slice: &'static Slice, at_most: u64, changing: &Changing, driver: impl FnOnce() -> CUresult) -> Outcome {
-    let Ok(hold) = slice.reserve(at_most, changing) else { return REFUSED };
+    let Ok(hold) = slice.reserve_at_most(at_most, changing) else { return REFUSED };
     let result = driver();
     if result == CUDA_SUCCESS {
         hold.learn(changing);

@@ -46,6 +46,12 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
+/// This user.
+pub fn me() -> u32 {
+    // SAFETY: takes nothing and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
 /// A directory for regions, removed with its test.
 pub struct Regions(pub PathBuf);
 

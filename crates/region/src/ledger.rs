@@ -90,6 +90,8 @@ struct Announced {
 struct Wish {
     bytes: u64,
     keep_free: u64,
+    /// It may turn out to be less.
+    is_guess: bool,
 }
 
 impl Wish {
@@ -142,7 +144,17 @@ impl<'a> Account<'a> {
 
     /// Takes `bytes`, if with them the members hold no more than the cap less `keep_free`.
     pub fn reserve(&self, bytes: u64, keep_free: u64) -> Result<(), Full> {
-        let wish = Wish { bytes, keep_free };
+        self.grant(Wish { bytes, keep_free, is_guess: false })
+    }
+
+    /// The same for what may turn out to be less.
+    pub fn reserve_at_most(&self, bytes: u64, keep_free: u64) -> Result<(), Full> {
+        self.grant(Wish { bytes, keep_free, is_guess: true })
+    }
+
+    #[inline]
+    fn grant(&self, wish: Wish) -> Result<(), Full> {
+        let bytes = wish.bytes;
         let limit = wish.limit(self.cap());
         // What can never fit is not announced: it would only be in others' way.
         let announced = if bytes <= limit { self.announce(bytes) } else { None };
@@ -151,6 +163,7 @@ impl<'a> Account<'a> {
             Some(announced) => self.withdraw(&announced),
             None if limit == u64::MAX => {
                 self.charge(bytes);
+                self.remember_most();
                 return Ok(());
             }
             None => {}
@@ -207,7 +220,9 @@ impl<'a> Account<'a> {
             return false;
         }
         self.settle(announced, TAKEN);
-        self.was_held(all);
+        if !wish.is_guess {
+            self.was_held(all);
+        }
         true
     }
 
@@ -224,15 +239,17 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Counts what the driver has taken already, whether there is room or not.
+    /// Remembers what is held now, if that is the most.
+    pub fn remember_most(&self) {
+        self.was_held(self.used());
+    }
+
+    /// Counts what the driver has taken already, whether there is room or not. Whether that is the most, its caller says.
     pub fn charge(&self, bytes: u64) {
         // Announced although nobody is asked, for those who look closely; any number will do.
         let announced = self.announce(1).unwrap_or(Announced { bytes: 0 });
         add(&self.own().held, bytes);
         self.settle(&announced, TAKEN);
-        if !cfg!(all(loom, test)) {
-            self.was_held(self.used());
-        }
     }
 
     /// Gives back. More than is held cannot be given back; what is too much is counted as drift.

@@ -191,7 +191,22 @@ impl Member {
         self.account().reserve(bytes, keep_free)
     }
 
-    /// Counts `bytes` that the driver has taken already, even beyond the cap.
+    /// The same, for what may turn out to be less: it is not remembered as what was held at most.
+    pub fn reserve_at_most(&self, bytes: u64, keep_free: u64) -> Result<(), Full> {
+        if !self.is_mine() {
+            return Err(Full { cap: 0, used: 0 });
+        }
+        self.account().reserve_at_most(bytes, keep_free)
+    }
+
+    /// Remembers what the container holds now, if that is the most that it has held.
+    pub fn remember_most(&self) {
+        if self.is_mine() {
+            self.account().remember_most();
+        }
+    }
+
+    /// Counts `bytes` that the driver has taken already, even beyond the cap. Whether that is the most, its caller says.
     pub fn charge(&self, bytes: u64) {
         if self.is_mine() {
             self.account().charge(bytes);

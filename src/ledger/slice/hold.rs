@@ -58,8 +58,10 @@ impl Hold {
         let (member, is_there) = self.place();
         if !is_there {
             member.charge(bytes);
+            member.remember_most();
         } else if bytes > self.bytes {
             member.charge(bytes - self.bytes);
+            member.remember_most();
         } else if bytes < self.bytes {
             member.refund(self.bytes - bytes);
         }
@@ -77,6 +79,7 @@ impl Hold {
             member.charge(kept);
         }
         member.holds_beside(kept);
+        member.remember_most();
         self.forget();
     }
 
@@ -85,10 +88,12 @@ impl Hold {
     pub fn learn(self, changing: &Changing) {
         self.slice.is_to_be_learned();
         for _ in 0..100 {
-            self.slice.learn(changing);
+            self.slice.learn_within(changing);
             if self.slice.stale.load(Ordering::Acquire) == 0 {
-                // Dropped: the whole reservation goes back, now that what was taken is counted.
-                return;
+                // The whole reservation goes back, now that what was taken is counted.
+                let slice = self.slice;
+                drop(self);
+                return slice.member().remember_most();
             }
             // SAFETY: gives the processor to another thread; no arguments.
             unsafe { libc::sched_yield() };

@@ -116,10 +116,10 @@ impl Slice {
 
     /// Takes bytes where this process is counted, if there are so many. What a region answers that is lost means nothing; then the
     /// next is asked.
-    pub(super) fn take(&self, bytes: u64, keep_free: u64) -> Option<&Member> {
+    pub(super) fn take(&self, bytes: u64, ask: impl Fn(&Member) -> Result<(), ration_region::Full>) -> Option<&Member> {
         for _ in 0..2 {
             let member = self.member();
-            let fits = bytes == 0 || member.reserve_within(bytes, keep_free).is_ok();
+            let fits = bytes == 0 || ask(member).is_ok();
             if bytes == 0 || !member.is_lost() {
                 return fits.then_some(member);
             }
