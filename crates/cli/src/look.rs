@@ -62,7 +62,7 @@ pub struct Container {
     pub weight_percent: Option<f64>,
     /// null: it has said nothing of late.
     pub usage_percent: Option<f64>,
-    /// What it would use if it had the GPU for itself; null: as above.
+    /// What it would use while it has something to do, if it had the GPU for itself; null: as above.
     pub demand_percent: Option<f64>,
     pub wants_more: Option<bool>,
     pub gpu_seconds: Option<f64>,

@@ -12,6 +12,7 @@ mod library;
 mod look;
 mod nvml;
 mod places;
+mod reap;
 mod run;
 mod runs;
 mod set;
@@ -37,6 +38,7 @@ enum Command {
     Top(top::Arguments),
     Status(status::Arguments),
     Set(set::Arguments),
+    Reap(reap::Arguments),
     Export(export::Arguments),
     Doctor(doctor::Arguments),
     Demo(demo::Arguments),
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
+        Command::Reap(arguments) => reap::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -63,6 +63,18 @@ pub fn of_container(settings: &Settings, name: &str) -> Vec<PathBuf> {
     among(settings.dir.as_deref()).iter().filter_map(|dir| Home::among(dir, name).find()).collect()
 }
 
+/// The directories in which the directories of slices may be; root looks at other users', too.
+pub fn of_slices(dir: Option<&str>) -> Vec<PathBuf> {
+    let mut all = all(dir);
+    all.retain(|place| place != Path::new(PODS));
+    all
+}
+
+/// Whether it is a user's own place, and not that of all.
+pub fn is_of_a_user(place: &Path) -> bool {
+    users_of(place).is_some()
+}
+
 /// All directories of containers that there may be; root looks at other users', too.
 pub fn all(dir: Option<&str>) -> Vec<PathBuf> {
     let mut all = among(dir);

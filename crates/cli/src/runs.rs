@@ -77,6 +77,13 @@ pub struct Presence {
 impl Runs {
     /// Waits for its turn, and clears away what nobody needs any more.
     pub fn open() -> Result<Runs, String> {
+        let runs = Runs::locked()?;
+        runs.abandoned().iter().for_each(|run| runs.clear(run));
+        Ok(runs)
+    }
+
+    /// Waits for its turn.
+    pub fn locked() -> Result<Runs, String> {
         for _ in 0..TRIES {
             let dir = root()?;
             let path = dir.join("lock");
@@ -86,11 +93,7 @@ impl Runs {
                 Ok(lock) if !is_at_its_place(&lock, &path) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(format!("{}: {error}", path.display())),
-                Ok(lock) => {
-                    let runs = Runs { dir, _lock: lock };
-                    runs.all().iter().for_each(|run| runs.clear(run));
-                    return Ok(runs);
-                }
+                Ok(lock) => return Ok(Runs { dir, _lock: lock }),
             }
         }
         Err("others keep removing what is noted about runs; try again".into())
@@ -101,6 +104,13 @@ impl Runs {
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut all: Vec<Run> = entries.filter_map(|entry| Run::read(entry.path())).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// Those in which nobody is any more.
+    pub fn abandoned(&self) -> Vec<Run> {
+        let mut all = self.all();
+        all.retain(|run| run.is_abandoned());
         all
     }
 
@@ -146,10 +156,9 @@ impl Runs {
         self.clear(&presence.run);
     }
 
-    /// Removes what was made for a container in which nobody is any more.
-    fn clear(&self, run: &Run) {
-        let Ok(present) = private_file(&run.dir.join("present")) else { return };
-        if present.try_lock().is_err() || run.is_lived_in() {
+    /// Removes what was made for a container, if nobody is in it any more.
+    pub fn clear(&self, run: &Run) {
+        if !run.is_abandoned() {
             return;
         }
         // One that was given was made by somebody else.
@@ -204,6 +213,12 @@ impl Run {
         places::of_container(&self.now, &self.name)
     }
 
+    /// Whether all of its programs have ended. Who would begin one waits for its turn.
+    fn is_abandoned(&self) -> bool {
+        let present = private_file(&self.dir.join("present"));
+        present.is_ok_and(|it| it.try_lock().is_ok()) && !self.is_lived_in()
+    }
+
     /// Whether there are processes in it, or memory of theirs that outlived them.
     pub fn is_lived_in(&self) -> bool {
         let seen = self.homes().into_iter().flat_map(|dir| look_at(&dir, &mut Vec::<Strange>::new()));
@@ -216,7 +231,7 @@ impl Run {
 }
 
 /// Removes the directory of a container of this user's that the library made; and only what it puts there.
-fn remove_home(dir: &Path) {
+pub fn remove_home(dir: &Path) {
     for seen in look_at(dir, &mut Vec::new()) {
         for path in [seen.region_path(), seen.public_path()] {
             let _ = std::fs::remove_file(path);

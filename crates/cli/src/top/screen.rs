@@ -291,7 +291,7 @@ const HELP: [&str; 14] = [
     "",
     "MEMORY     held, and the most it may hold; in the bar, ░ is held by others",
     "REQ LIMIT  its share of the GPU's time: what it is to have, and the most",
-    "WANTS      what it would use if it had the GPU for itself",
+    "WANTS      what it would use while it has something to do, alone",
     "1 s, 10 s  what it had of the GPU's time; -: it counts none (idle, or alone)",
     "THROT      how much of the time its limit kept it off the GPU",
     "WAIT       how much of the time it waited for others' turns",
