@@ -1,5 +1,7 @@
 //! A terminal that a program runs in, and what stands on it.
 
+#![allow(dead_code)] // each test uses its part
+
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
@@ -53,6 +55,11 @@ impl Screen {
     /// What stands there.
     pub fn text(&self) -> String {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).screen().contents()
+    }
+
+    /// The cells of it.
+    pub fn look<T>(&self, at: impl FnOnce(&vt100::Screen) -> T) -> T {
+        at(self.parser.lock().unwrap_or_else(PoisonError::into_inner).screen())
     }
 
     /// The line that begins with this, marks before it left out.
