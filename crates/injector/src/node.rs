@@ -175,9 +175,9 @@ pub fn run(args: Args) -> ExitCode {
 fn install(places: &Places) -> Result<(), String> {
     let library = places.library()?;
     let mut deeds = Vec::new();
-    let outcome = places.store().install(&library, Turn::Always, &mut deeds);
-    let outcome =
-        outcome.and_then(|()| store::ensure_directory(&places.region_dir, regions::DIRECTORY_MODE, &mut deeds));
+    // In this order: pods that get the library have their directories made in there.
+    let outcome = store::ensure_directory(&places.region_dir, regions::DIRECTORY_MODE, &mut deeds);
+    let outcome = outcome.and_then(|()| places.store().install(&library, Turn::Always, &mut deeds));
     deeds.iter().for_each(|deed| println!("{deed}"));
     outcome?;
     println!("{} is installed, and new pods get it", library.name);

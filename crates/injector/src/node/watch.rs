@@ -76,6 +76,8 @@ impl Caretaker {
         // A process that has just been started is what somebody wants now; later, whoever came after it is.
         let turn = if self.serving.is_some() { Turn::UnlessServed } else { Turn::Always };
         let mut attempt = |outcome: Result<(), String>| outcome.map_err(|problem| problems.push(problem)).is_ok();
+        // In this order: pods that get the library have their directories made in there.
+        let has_directory = attempt(store::ensure_directory(region_dir, regions::DIRECTORY_MODE, &mut deeds));
         let installed = attempt(store.install(&node.library, turn, &mut deeds));
         if installed && !self.serving.as_ref().is_some_and(|it| store.is_serving(it, name)) {
             attempt(store.serve(name).map(|serving| self.serving = Some(serving)));
@@ -83,7 +85,6 @@ impl Caretaker {
         if installed {
             attempt(old::sweep(store, name, processes, *grace, &mut deeds));
         }
-        let has_directory = attempt(store::ensure_directory(region_dir, regions::DIRECTORY_MODE, &mut deeds));
         let mut reaped = Vec::new();
         if has_directory {
             let outcome = reap::reap(region_dir, processes, *grace, Instant::now(), &mut self.memory);
