@@ -219,7 +219,9 @@ fn what_is_not_understood_has_a_status_of_its_own() {
 fn without_a_driver_it_says_how_to_come_by_one() {
     let found = Visit::new().env_remove("LD_LIBRARY_PATH").finds();
     found.has("driver", "problem", "libcuda.so.1 cannot be loaded", "");
-    found.has("devices", "problem", "no /dev/nvidiactl", "");
+    // NVIDIA's libcuda, where root has tried it, makes that file on a machine without a GPU, too.
+    let missing = if Path::new("/dev/nvidiactl").exists() { "no GPU's device" } else { "no /dev/nvidiactl" };
+    found.has("devices", "problem", missing, "");
     found.has("library", "ok", "", "");
     for name in ["gpus", "mig", "compute-mode", "driver-cap", "memory-cap", "compute", "channels"] {
         assert!(found.not_tried().contains(&name) && !found.names().contains(&name), "{name}: {:#}", found.report);

@@ -224,13 +224,14 @@ fn why(error: &ration_region::OpenError) -> String {
     }
 }
 
-/// The containers of a region in which somebody is, or something is left of who was.
+/// The containers of a region in which somebody is, or something outlived who was. What stands there for the dead of a container in
+/// which nobody is any more is what nobody has cleared away: their memory is the driver's again.
 fn in_full(seen: &Seen, region: &RegionCopy, pages: &[PageView], now: u64) -> Vec<Container> {
     let page_of = |view: &ContainerView<'_>| pages.iter().find(|page| page.slot == view.slot());
     let mut all = Vec::new();
     for view in region.containers() {
         let (processes, used) = (view.members().map(|it| process(&it)).collect::<Vec<_>>(), view.used());
-        if used == 0 && !processes.iter().any(|it| it.is_alive) {
+        if !view.members().any(|it| it.alive || it.lent != 0) {
             continue;
         }
         let (compute, page) = (view.compute(), page_of(&view).filter(|page| is_fresh(page, now)));

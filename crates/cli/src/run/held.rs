@@ -65,7 +65,7 @@ const JOB: Advice = (
 );
 const CONTAINER: Advice = (
     "a daemon starts the container, and these limits do not get into it",
-    "Put the library into the container: mount libration.so, and set LD_PRELOAD, RATION_MEMORY and RATION_COMPUTE there",
+    "Give the container the slice: --device ration.dev/slice=on -e RATION_MEMORY=... -e RATION_COMPUTE=... (docs/containers.md)",
 );
 const POD: Advice = (
     "what runs in a cluster is started there",
