@@ -6,6 +6,7 @@ mod change;
 mod demo;
 mod doctor;
 mod export;
+mod functions;
 #[cfg(feature = "generate")]
 mod generate;
 mod library;

@@ -7,34 +7,14 @@ use std::time::Duration;
 
 use libloading::Library;
 
+use crate::functions::functions;
+
 /// What programs load.
 const LIBRARY: &str = "libcuda.so.1";
 /// The kernel's name in the image.
 const KERNEL: &CStr = c"step";
 
 type Handle = *mut c_void;
-
-/// Declares the table of functions, and reads it from a library.
-macro_rules! functions {
-    ($($field:ident = $symbol:literal($($argument:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> i32,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Functions, DriverError> {
-                Ok(Functions {
-                    $($field: {
-                        // SAFETY: the type is that of the CUDA driver API, which a library under this name has; the
-                        // pointer is kept in `Gpu` beside the library, so it is not called after the library is gone.
-                        let found = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> i32>($symbol) };
-                        *found.map_err(|_| DriverError::Lacks($symbol))?
-                    },)*
-                })
-            }
-        }
-    };
-}
 
 functions! {
     init = "cuInit"(u32);
@@ -119,7 +99,7 @@ impl Gpu {
             let loader = std::error::Error::source(&error).map(ToString::to_string);
             DriverError::NotFound(loader.unwrap_or_else(|| error.to_string()))
         })?;
-        let functions = Functions::find(&library)?;
+        let functions = Functions::find(&library).map_err(DriverError::Lacks)?;
         let mut gpu = Gpu { functions, kernel: ptr::null_mut(), events: Vec::new(), _library: library };
         gpu.start(kernel, events)?;
         Ok(gpu)

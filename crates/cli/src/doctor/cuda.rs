@@ -8,6 +8,7 @@ use std::ptr::null_mut;
 use libloading::Library;
 
 use super::said::{Said, say};
+use crate::functions::functions;
 
 /// What programs load.
 const LIBRARY: &str = "libcuda.so.1";
@@ -40,28 +41,6 @@ again:
     ret;
 }
 ";
-
-/// Declares the table of functions, and reads it from a library.
-macro_rules! functions {
-    ($($field:ident = $symbol:literal($($argument:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> i32,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Functions, Said> {
-                Ok(Functions {
-                    $($field: {
-                        // SAFETY: the type is that of the CUDA driver API, which a library under this name has; the pointer is kept in
-                        // `Cuda` beside the library, so it is not called after the library is gone.
-                        let found = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> i32>($symbol) };
-                        *found.map_err(|_| Said::Missing(format!("{LIBRARY} has no {}", $symbol)))?
-                    },)*
-                })
-            }
-        }
-    };
-}
 
 functions! {
     init = "cuInit"(u32);
@@ -110,7 +89,11 @@ impl Cuda {
             let loader = std::error::Error::source(&error).map(ToString::to_string);
             Said::Missing(format!("{LIBRARY} cannot be loaded: {}", loader.unwrap_or_else(|| error.to_string())))
         })?;
-        let cuda = Cuda { functions: Functions::find(&library)?, _library: library };
+        let cuda = Cuda {
+            functions: Functions::find(&library)
+                .map_err(|symbol| Said::Missing(format!("{LIBRARY} has no {symbol}")))?,
+            _library: library,
+        };
         // SAFETY: takes a number, which is to be zero.
         cuda.call("cuInit", || unsafe { (cuda.functions.init)(0) })?;
         Ok(cuda)
