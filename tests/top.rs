@@ -273,7 +273,7 @@ fn prometheus_is_told_the_same() {
     let figure = |name: &str| {
         let line = page
             .lines()
-            .find(|line| line.starts_with(&format!("{name}{{")))
+            .find(|line| line.starts_with(&format!("{name}{{")) && !line.contains("state=\"dead\""))
             .unwrap_or_else(|| panic!("no {name} in {page}"));
         let labels = r#"namespace="team",pod="holds-0",container="main""#;
         assert!(line.contains(labels) && line.contains("gpu=\"GPU-72617469-"), "{line}");

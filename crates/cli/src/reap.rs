@@ -12,7 +12,7 @@ use clap::Args;
 use ration_region::{Seen, look_at};
 
 use crate::places;
-use crate::runs::{Runs, remove_home};
+use crate::runs::{Runs, remove_home, user_of_home};
 use crate::text;
 
 /// Clears away what is left of slices in which nothing runs.
@@ -90,6 +90,10 @@ impl Reaped {
 
     /// A directory in which directories of containers are.
     fn place(&mut self, among: &Path, dry_run: bool) {
+        // A user's own place is that user's: under its name may be a way to anywhere.
+        if places::is_of_a_user(among) && !among.symlink_metadata().is_ok_and(|about| about.is_dir()) {
+            return;
+        }
         let entries = match fs::read_dir(among) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -134,8 +138,7 @@ impl Reaped {
 /// A container's directory of a user whom we may clean up after. Its name begins with the user's number.
 fn is_ours(path: &Path, about: &Metadata) -> bool {
     let user = places::user();
-    let named = path.file_name().and_then(|name| name.to_str()?.split_once('-')?.0.parse().ok());
-    about.is_dir() && named == Some(about.uid()) && (user == 0 || user == about.uid())
+    about.is_dir() && user_of_home(path) == Some(about.uid()) && (user == 0 || user == about.uid())
 }
 
 fn is_young(about: &Metadata) -> bool {

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use ration_contract::Settings;
 use ration_region::{Strange, look_at};
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::library::NAME as LIBRARY;
 use crate::places;
@@ -230,11 +231,24 @@ impl Run {
     }
 }
 
-/// Removes the directory of a container of this user's that the library made; and only what it puts there.
+/// The user whose container's directory it is, by its name.
+pub fn user_of_home(dir: &Path) -> Option<u32> {
+    dir.file_name()?.to_str()?.split_once('-')?.0.parse().ok()
+}
+
+/// Removes the directory of a container that the library made; and only what it puts there. Root does so for others, who may put something
+/// else under this name at any time: so the directory is opened once, and is the one that its name says.
 pub fn remove_home(dir: &Path) {
+    let how = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(directory) = rustix::fs::open(dir, how, Mode::empty()) else { return };
+    if rustix::fs::fstat(&directory).ok().map(|about| about.st_uid) != user_of_home(dir) {
+        return;
+    }
     for seen in look_at(dir, &mut Vec::new()) {
         for path in [seen.region_path(), seen.public_path()] {
-            let _ = std::fs::remove_file(path);
+            if let Some(name) = path.file_name() {
+                let _ = rustix::fs::unlinkat(&directory, name, AtFlags::empty());
+            }
         }
     }
     // It stays if somebody else put something there.
@@ -272,4 +286,29 @@ fn is_at_its_place(file: &File, path: &Path) -> bool {
 
 fn private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who cleans up after others is led nowhere else by them.
+    #[test]
+    fn a_container_is_removed_where_its_name_says_whose_it_is_and_not_behind_a_link() {
+        let (top, user) = (std::env::temp_dir().join(format!("ration-homes-{}", std::process::id())), places::user());
+        let (own, others) = (top.join(format!("{user}-own")), top.join(format!("{}-others", user + 1)));
+        let file = |dir: &Path| dir.join("gpu-00000000-0000-0000-0000-000000000001.region");
+        for dir in [&own, &others] {
+            std::fs::create_dir_all(dir).expect("temporary files can be made");
+            std::fs::write(file(dir), "").expect("there is room");
+        }
+        let link = top.join(format!("{user}-link"));
+        std::os::unix::fs::symlink(&own, &link).expect("a link can be made");
+        remove_home(&link);
+        remove_home(&others);
+        assert!(file(&own).exists() && file(&others).exists());
+        remove_home(&own);
+        assert!(!own.exists());
+        std::fs::remove_dir_all(&top).expect("it is ours");
+    }
 }

@@ -97,23 +97,15 @@ struct OfContainer {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfSwitch {
-    gpu: String,
-    index: Index,
-    directory: String,
-    namespace: String,
-    pod: String,
-    container: String,
+    #[prometheus(flatten)]
+    container: OfContainer,
     by: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfProcesses {
-    gpu: String,
-    index: Index,
-    directory: String,
-    namespace: String,
-    pod: String,
-    container: String,
+    #[prometheus(flatten)]
+    container: OfContainer,
     state: &'static str,
 }
 
@@ -190,13 +182,7 @@ fn labels(region: &Region, container: &Container) -> OfContainer {
 fn of_containers(registry: &mut Registry, regions: &[Region]) {
     let containers: Vec<(OfContainer, &Container)> = all(regions).collect();
     let mut gauge = |name: &str, help: &str, value: fn(&Container) -> Option<f64>| {
-        let family = Family::<OfContainer, Float>::default();
-        for (labels, container) in &containers {
-            if let Some(value) = value(container) {
-                family.get_or_create(labels).set(value);
-            }
-        }
-        registry.register(name, help, family);
+        registry.register(name, help, family(&containers, value, Float::set));
     };
     gauge("ration_container_memory_used_bytes", "GPU memory that it holds", |it| float(it.used));
     gauge("ration_container_memory_peak_bytes", "The most GPU memory that it held", |it| float(it.peak));
@@ -205,13 +191,7 @@ fn of_containers(registry: &mut Registry, regions: &[Region]) {
     gauge("ration_container_compute_request_ratio", "The part that it is to have at least", |it| it.request);
     gauge("ration_container_compute_usage_ratio", "The part that it uses just now, by its own word", |it| it.usage);
     let mut counter = |name: &str, help: &str, value: fn(&Container) -> Option<f64>| {
-        let family = Family::<OfContainer, Sum>::default();
-        for (labels, container) in &containers {
-            if let Some(value) = value(container) {
-                family.get_or_create(labels).inc_by(value);
-            }
-        }
-        registry.register(name, help, family);
+        registry.register(name, help, family(&containers, value, Sum::inc_by));
     };
     counter("ration_container_memory_refused", "How often it was refused memory", |it| float(it.refused));
     counter("ration_container_gpu_seconds", "How long the GPU has worked for it", |it| it.gpu_seconds);
@@ -223,35 +203,33 @@ fn of_containers(registry: &mut Registry, regions: &[Region]) {
     counter("ration_container_graphs", "Graphs that it has launched", |it| float(it.graphs));
     let (by, processes) = (Family::<OfSwitch, Gauge>::default(), Family::<OfProcesses, Gauge>::default());
     for (labels, container) in &containers {
-        let OfContainer { gpu, index, directory, namespace, pod, container: name } = labels.clone();
         if let Some(switch) = &container.switched_by {
-            let labels = OfSwitch {
-                gpu: gpu.clone(),
-                index,
-                directory: directory.clone(),
-                namespace: namespace.clone(),
-                pod: pod.clone(),
-                container: name.clone(),
-                by: switch.clone(),
-            };
-            by.get_or_create(&labels).set(1);
+            by.get_or_create(&OfSwitch { container: labels.clone(), by: switch.clone() }).set(1);
         }
         let Some((alive, dead)) = container.processes else { continue };
         for (state, count) in [("alive", alive), ("dead", dead)] {
-            let labels = OfProcesses {
-                gpu: gpu.clone(),
-                index,
-                directory: directory.clone(),
-                namespace: namespace.clone(),
-                pod: pod.clone(),
-                container: name.clone(),
-                state,
-            };
-            processes.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            processes
+                .get_or_create(&OfProcesses { container: labels.clone(), state })
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
     registry.register("ration_container_switch", "1 for what takes it off the GPU: channels or launches", by);
     registry.register("ration_container_processes", "Its processes", processes);
+}
+
+/// What is known of it, of each container.
+fn family<M: Default>(
+    containers: &[(OfContainer, &Container)],
+    value: fn(&Container) -> Option<f64>,
+    tell: fn(&M, f64) -> f64,
+) -> Family<OfContainer, M> {
+    let family = Family::<OfContainer, M>::default();
+    for (labels, container) in containers {
+        if let Some(value) = value(container) {
+            tell(&family.get_or_create(labels), value);
+        }
+    }
+    family
 }
 
 fn float(count: Option<u64>) -> Option<f64> {

@@ -77,9 +77,9 @@ impl Hold {
             member.refund(self.bytes - kept);
         } else {
             member.charge(kept);
+            member.remember_most();
         }
         member.holds_beside(kept);
-        member.remember_most();
         self.forget();
     }
 
