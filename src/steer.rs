@@ -126,11 +126,12 @@ impl Steer {
             self.gate.pass_held(lane);
         }
         let (result, first) = lane.launching(|| {
+            let is_new = entry.is_new();
             // What is queued while off goes together in any case.
             if !is_at_limit {
-                batch::before_launch(lane, entry.is_new(), stream, context);
+                batch::before_launch(lane, is_new, stream, context);
             }
-            let measured = entry.launched() && lane.before_measured(stream, context, slice.device);
+            let measured = entry.launched() && lane.before_measured(is_new, stream, context, slice.device);
             let result = driver();
             (result, lane.launched(entry, measured, stream, context, slice.device))
         });

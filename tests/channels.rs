@@ -60,6 +60,30 @@ fn limit_holds_for_sync_each() {
 }
 
 /// Kernels of 10 us, 30 us of the host's time between two: a quarter to a third of the GPU. A limit of a half is none to it.
+/// Who is kept off again and again in the middle of each of its kernels is held to its limit all the same: beside a server that
+/// answers for 27 ms and then pauses for 20, a kernel of 24 ms is never seen to begin and end in one time on the GPU.
+#[test]
+fn limit_holds_where_every_kernel_is_interrupted() {
+    let mut text = String::new();
+    // Kernels that are measured once only, beside somebody, seem longer than they are.
+    for (shape, least) in [("twenty", 24.0), ("unlike", 17.0)] {
+        let attempt = || {
+            let steered = Steered::on(Machine::with(&[("RATION_SIM_OFF_US", "200")]), compile("compute_work"));
+            let settings = [("RATION_COMPUTE", "60%"), ("RATION_PRIORITY", "latency")];
+            let serves = steered.start("tests/serves", &settings, &["serve", "2700", "60"]);
+            milliseconds(WARM);
+            let long = steered.start("tests/long", &[("RATION_COMPUTE", "30%")], &[shape, "24000", "60"]);
+            milliseconds(4 * WARM);
+            steered.over(&[&long, &serves], 2 * WINDOW)
+        };
+        let is_good = |did: &Did| (least..=30.0 + 2.0 * NEAR).contains(&did.shares[0]) && did.shares[1] > 45.0;
+        let Some(did) = until_good(attempt, is_good) else { continue };
+        let _ = writeln!(text, "{shape}: {:.1}% of a limit of 30%, beside {:.1}%", did.shares[0], did.shares[1]);
+        assert!(is_good(&did), "{text}");
+    }
+    report("channels-interrupted", &text);
+}
+
 #[test]
 fn light_program_below_its_limit_is_not_slowed() {
     let attempt = || {

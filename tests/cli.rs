@@ -61,6 +61,31 @@ fn the_exit_status_is_the_programs_or_says_whose_trouble_it_is() {
 }
 
 #[test]
+fn whoever_began_the_session_may_be_outside_of_a_container() {
+    let desk = Desk::new();
+    let enter = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(enter).arg("true").output().is_ok_and(|output| output.status.success()) {
+        println!("not tested: no PID namespaces for this user here");
+        return;
+    }
+    let run = desk.ration("run", &["--memory", "1GiB", "--", "sh", "-c", "echo in; exit 3"]);
+    // As the first process of a container, and started by a shell that is.
+    for shell in [&[][..], &["sh", "-c", "\"$@\"; exit $?", "shell"]] {
+        let mut command = desk.machine.command("unshare");
+        command.args(enter).args(shell).arg(run.get_program()).args(run.get_args());
+        for (name, value) in run.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let answer = Answer::of(&command.output().expect("it runs"));
+        assert_eq!((answer.status, answer.out.as_str()), (3, "in\n"), "{shell:?}: {answer:?}");
+    }
+    desk.is_clean();
+}
+
+#[test]
 fn signals_are_handed_on() {
     let desk = Desk::new();
     let start = |script: &str| {

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ration_policy::tuning::AWAITED;
-use ration_steer::Seen;
+use ration_steer::{Epoch, Seen};
 
 use super::{Counts, Lane, batch, lane};
 use crate::driver::calls;
@@ -135,7 +135,7 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
             let of = |device| steers().find(|(slice, _)| slice.device == device);
             lane.look(
                 frozen,
-                |device| of(device).map_or(0, |(_, steer)| steer.state.with(|state| state.epoch())),
+                |device| of(device).map_or_else(Epoch::default, |(_, steer)| steer.state.with(|state| state.epoch())),
                 |done| {
                     if let Some((_, steer)) = of(done.device) {
                         steer.state.with(|state| state.did(done.work, done.launches));

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use ration_policy::tuning::{GAP, GAP_HELD, MARKED, PAUSE, WORK};
 
+use ration_steer::Epoch;
+
 use super::ahead::Ahead;
 use super::costs::Entry;
 use super::latch::Latch;
@@ -42,6 +44,24 @@ struct Slot {
     sealed: AtomicBool,
     /// When the controller found it done: which of its times on the GPU that was.
     epoch: AtomicU64,
+    off: AtomicU64,
+}
+
+impl Slot {
+    fn epoch(&self) -> Epoch {
+        Epoch { number: self.epoch.load(Ordering::Relaxed), off: self.off.load(Ordering::Relaxed) }
+    }
+
+    fn is_done_in(&self, epoch: Epoch) {
+        self.epoch.store(epoch.number, Ordering::Relaxed);
+        self.off.store(epoch.off, Ordering::Relaxed);
+    }
+}
+
+/// What was measured between two marks: how long it took, and whether it was sealed. What was done in two times on the GPU took no
+/// longer than from one mark to the other without the time between those two.
+fn measured(took: u64, sealed: bool, from: Epoch, to: Epoch) -> (u64, bool) {
+    (took.saturating_sub(to.off - from.off), sealed && from.number == to.number)
 }
 
 /// A thread's lane.
@@ -274,12 +294,15 @@ impl Lane {
     }
 
     /// A launch that is to be measured is about to go: it needs a mark just before it, that the GPU has not passed when the launch
-    /// is queued. Where it is not behind, the stream is held there until then, and [`Lane::launched`].
-    pub fn before_measured(&self, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
+    /// is queued. Where it is not behind, the stream is held there until then, and [`Lane::launched`]; not for the first of its kind
+    /// (`is_new`), which may load the kernel, and wait for the GPU to do so.
+    pub fn before_measured(&self, is_new: bool, stream: Stream, context: CUcontext, device: CUdevice) -> bool {
         let head = self.head.load(Ordering::Relaxed);
-        let is_behind = head > self.tail.load(Ordering::Relaxed)
-            && !has_passed(self.slots[((head - 1) % SIZE) as usize].event.load(Ordering::Relaxed));
-        self.latch.begin(!is_behind, stream, context);
+        let is_behind = || {
+            head > self.tail.load(Ordering::Relaxed)
+                && !has_passed(self.slots[((head - 1) % SIZE) as usize].event.load(Ordering::Relaxed))
+        };
+        self.latch.begin(!is_new && !is_behind(), stream, context);
         self.mark(stream, context, device, None) || {
             self.latch.open();
             false
@@ -438,7 +461,7 @@ impl Lane {
         slot.sealed.store(sealed, Ordering::Relaxed);
         let measured = measured.filter(|_| is_same).map_or(null_mut(), |entry| std::ptr::from_ref(entry).cast_mut());
         slot.measured.store(measured, Ordering::Relaxed);
-        slot.epoch.store(0, Ordering::Relaxed);
+        slot.is_done_in(Epoch::default());
         self.work.set(0);
         self.launches.set(0);
         self.is_at(stream, context, device);
@@ -479,10 +502,10 @@ impl Lane {
         (done, (done..head).map(|mark| self.slots[(mark % SIZE) as usize].weight.load(Ordering::Relaxed)))
     }
 
-    /// By the controller: what the GPU has done since it last looked. What was done in two epochs is measured by nobody.
+    /// By the controller: what the GPU has done since it last looked.
     /// `frozen`: a bit for each GPU on which the channels are off. Nothing is done there, and the driver is not asked: another thread
     /// may wait in it, with a lock, until they are on, and who puts them on must not wait for that one.
-    pub fn look(&self, frozen: u64, epoch: impl Fn(CUdevice) -> u64, mut done: impl FnMut(Done)) {
+    pub fn look(&self, frozen: u64, epoch: impl Fn(CUdevice) -> Epoch, mut done: impl FnMut(Done)) {
         let mut tail = self.tail.load(Ordering::Relaxed);
         let is_frozen = |mark: &u64| {
             let device = self.slots[(mark % SIZE) as usize].device.load(Ordering::Relaxed);
@@ -496,16 +519,17 @@ impl Lane {
             let event = slot.event.load(Ordering::Relaxed);
             let device = slot.device.load(Ordering::Relaxed) as CUdevice;
             let now = epoch(device);
-            slot.epoch.store(now, Ordering::Relaxed);
+            slot.is_done_in(now);
             let (work, launches) = (slot.work.load(Ordering::Relaxed), slot.launches.load(Ordering::Relaxed));
             // SAFETY: null, or an entry of the table, which is static.
             let entry = unsafe { slot.measured.load(Ordering::Relaxed).as_ref() };
             let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
-            let is_whole = now != 0 && event != 0 && before.epoch.load(Ordering::Relaxed) == now;
-            let sealed = slot.sealed.load(Ordering::Relaxed);
-            if let Some(entry) = entry.filter(|_| is_whole)
+            let then = before.epoch();
+            let is_known = now.number != 0 && then.number != 0 && event != 0;
+            if let Some(entry) = entry.filter(|_| is_known)
                 && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
             {
+                let (took, sealed) = measured(took, slot.sealed.load(Ordering::Relaxed), then, now);
                 entry.learn(took, sealed);
             }
             // SAFETY: as above.
@@ -570,6 +594,13 @@ mod tests {
             (free, sum) = (start + cost, sum + pause);
         }
         sum / 100
+    }
+
+    #[test]
+    fn time_off_between_two_marks_is_nobodys() {
+        let epoch = |number, off| Epoch { number, off };
+        assert_eq!(measured(24_000, true, epoch(3, 5_000), epoch(3, 5_000)), (24_000, true));
+        assert_eq!(measured(24_000, true, epoch(3, 5_000), epoch(5, 23_000)), (6_000, false), "an upper bound");
     }
 
     #[test]

@@ -13,6 +13,9 @@
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
  *     batches    five hundred kernels, waited for
+ *     twenty     twenty kernels, waited for
+ *     unlike     four kernels, waited for; no two of them are alike
+ *     serve      ten kernels, waited for; then nothing for 20 ms
  *     ahead      twenty-five kernels and an event of its own, and so on; of these, no more than three are not waited for. A
  *                launch takes 15 us of the host's time
  *     poll       one kernel at a time, asked for until it is done
@@ -156,6 +159,22 @@ int main(int argc, char **argv) {
     } else if (!strcmp(shape, "batches")) {
         while (now() < end) {
             for (int i = 0; i < 500; i++) launch(stream);
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "twenty")) {
+        while (now() < end) {
+            for (int i = 0; i < 20; i++) launch(stream);
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "unlike")) {
+        for (unsigned threads = 1; now() < end; launches += 4) {
+            for (int i = 0; i < 4; i++)
+                OK(cuLaunchKernel(kernel, 132, 1, 1, threads++ % 1024 + 1, 1, 1, 0, stream, NULL, NULL));
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "serve")) {
+        for (; now() < end; usleep(20000)) {
+            for (int i = 0; i < 10; i++) launch(stream);
             OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "ahead")) {

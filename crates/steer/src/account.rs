@@ -61,7 +61,9 @@ impl Account {
             // What is under way was paid for in part, also while it is off.
             self.ahead = if look.pending && look.launches == 0 { self.ahead } else { 0 };
             // Some may have been worked on before: it is told of when it ends.
-            self.slack = (look.on + self.slack - by_cost).min(LONGEST_WORK);
+            let slack = look.on + self.slack - by_cost;
+            let is_one = look.continuous && look.launches == 0;
+            self.slack = if is_one { slack } else { slack.min(LONGEST_WORK) };
             by_cost
         };
         let part = (look.time as f64 / window as f64).min(1.0);
@@ -158,6 +160,14 @@ mod tests {
             charged += account.look(&look(5 * MS, false, ALL), 60 * MS);
         }
         assert_eq!(charged, 100 * MS);
+    }
+
+    #[test]
+    fn kernel_of_a_second_beside_others_is_charged_when_it_ends() {
+        let mut account = Account::new();
+        let mut charged: u64 = (0..999).map(|_| account.look(&look(0, true, 0), 60 * MS)).sum();
+        charged += account.look(&look(1000 * MS, false, 0), 60 * MS);
+        assert_eq!(charged, 1000 * MS);
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod switching;
 
 use ration_policy::steer::Together;
 
-pub use state::{Next, Seen, State};
+pub use state::{Epoch, Next, Seen, State};
 
 /// Why a process is off the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

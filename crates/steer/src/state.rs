@@ -41,6 +41,9 @@ pub struct State {
     pub(crate) is_back: bool,
     /// Counts the times on the GPU.
     pub(crate) epoch: u64,
+    /// For how long it was off in all, at least; and from when on it is now.
+    pub(crate) off_in_all: u64,
+    pub(crate) off_since: u64,
     pub(crate) generation: u64,
     pub(crate) slice: steer::Slice,
     /// What it may have of the GPU: its limit, or less where others are short.
@@ -85,6 +88,15 @@ pub struct State {
     pub(crate) room: Room,
     /// When it passed its last lease on: until it is off, it holds the GPU. 0: it is off, or holds none.
     pub(crate) passed: u64,
+}
+
+/// One of a process's times on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// They are counted. 0: it is not known which one it is.
+    pub number: u64,
+    /// For how long the process was off before, in all; no longer than it really was.
+    pub off: u64,
 }
 
 /// What was seen of the process, on all GPUs.
@@ -137,6 +149,8 @@ impl State {
             since: 0,
             is_back: false,
             epoch: 1,
+            off_in_all: 0,
+            off_since: 0,
             generation: 0,
             slice: steer::Slice::NEW,
             limit: Share::WHOLE,
@@ -174,9 +188,10 @@ impl State {
         self.off.is_some()
     }
 
-    /// Which of its times on the GPU this is; 0: it is off, or was since the last look, and nobody knows what was done before.
-    pub fn epoch(&self) -> u64 {
-        if self.off.is_some() || self.is_back { 0 } else { self.epoch }
+    /// Which of its times on the GPU this is; nobody knows what was done before where it is off, or was since the last look.
+    pub fn epoch(&self) -> Epoch {
+        let number = if self.off.is_some() || self.is_back { 0 } else { self.epoch };
+        Epoch { number, off: self.off_in_all }
     }
 
     /// So much was done.

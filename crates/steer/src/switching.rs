@@ -58,6 +58,7 @@ impl State {
             self.kept_waiting = if was == Off::Others { time } else { 0 };
             compute.was_off(time, was == Off::Limit);
             self.epoch += 1;
+            self.off_in_all += began.saturating_sub(self.off_since);
             self.is_back = true;
             self.resumed = is_waited_for;
             if let Some(held) = &mut self.held {
@@ -89,6 +90,7 @@ impl State {
         }
         self.passed = 0;
         self.off = off;
+        self.off_since = ended;
         process.is_off(off);
         let facts = self.facts(!matches!(off, Some(Off::Limit | Off::Due)));
         compute.says(&self.heard, &facts, ended);

@@ -8,7 +8,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getppid, getsid, kill_process, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process, waitid};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
 
@@ -103,8 +103,14 @@ impl Drop for Signals {
 }
 
 /// Whether a shell looks after this program, which takes it on again when it has stopped.
+///
+/// A parent outside of our PID namespace, as in a container, is none. A session's leader may be outside too: its number is 0 then, which
+/// rustix takes for one that cannot be.
 fn is_under_a_shell() -> bool {
-    getsid(getppid()).is_ok_and(|theirs| getsid(None).is_ok_and(|ours| ours == theirs))
+    // SAFETY: nothing of ours is read or written.
+    let session = |process: i32| unsafe { libc::getsid(process) };
+    let ours = session(0);
+    getppid().is_some_and(|parent| ours >= 0 && session(parent.as_raw_pid()) == ours)
 }
 
 /// Signals that this program was told to ignore, as `nohup` does: then so is the program that it runs.
