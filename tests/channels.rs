@@ -73,7 +73,7 @@ fn limit_holds_where_every_kernel_is_interrupted() {
             let serves = steered.start("tests/serves", &settings, &["serve", "2700", "60"]);
             milliseconds(WARM);
             let long = steered.start("tests/long", &[("RATION_COMPUTE", "30%")], &[shape, "24000", "60"]);
-            milliseconds(4 * WARM);
+            milliseconds(6 * WARM);
             steered.over(&[&long, &serves], 2 * WINDOW)
         };
         let is_good = |did: &Did| (least..=30.0 + 2.0 * NEAR).contains(&did.shares[0]) && did.shares[1] > 45.0;

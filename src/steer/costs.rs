@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ration_policy::tuning::{AGAIN, BESIDE, EMPTY, ENOUGH};
+use ration_policy::tuning::{AGAIN, AGAIN_WORK, BESIDE, EMPTY, ENOUGH};
 
 use super::Work;
 
@@ -102,7 +102,9 @@ impl Entry {
         self.since.store(since, Ordering::Relaxed);
         // Results come late, and a program may queue thousands until then: more and more of them lie in between.
         let asked = self.asked.load(Ordering::Relaxed);
-        if since < (asked * asked / 2).min(AGAIN) {
+        // Of what is long few are launched, and it is likely to be interrupted.
+        let is_long = u64::from(since) * self.cost.load(Ordering::Relaxed) >= AGAIN_WORK;
+        if since < (asked * asked / 2).min(AGAIN) && !(is_long && self.sealed.load(Ordering::Relaxed) < ENOUGH) {
             return false;
         }
         self.since.store(0, Ordering::Relaxed);

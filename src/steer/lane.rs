@@ -44,24 +44,28 @@ struct Slot {
     sealed: AtomicBool,
     /// When the controller found it done: which of its times on the GPU that was.
     epoch: AtomicU64,
-    off: AtomicU64,
+    off: [AtomicU64; 2],
 }
 
 impl Slot {
     fn epoch(&self) -> Epoch {
-        Epoch { number: self.epoch.load(Ordering::Relaxed), off: self.off.load(Ordering::Relaxed) }
+        let off = self.off.each_ref().map(|off| off.load(Ordering::Relaxed));
+        Epoch { number: self.epoch.load(Ordering::Relaxed), off }
     }
 
     fn is_done_in(&self, epoch: Epoch) {
         self.epoch.store(epoch.number, Ordering::Relaxed);
-        self.off.store(epoch.off, Ordering::Relaxed);
+        for (place, off) in self.off.iter().zip(epoch.off) {
+            place.store(off, Ordering::Relaxed);
+        }
     }
 }
 
-/// What was measured between two marks: how long it took, and whether it was sealed. What was done in two times on the GPU took no
+/// What was measured between two marks: how long it took, and whether it was sealed. What was not done in one time on the GPU took no
 /// longer than from one mark to the other without the time between those two.
 fn measured(took: u64, sealed: bool, from: Epoch, to: Epoch) -> (u64, bool) {
-    (took.saturating_sub(to.off - from.off), sealed && from.number == to.number)
+    let off = to.off[0].saturating_sub(from.off[1]);
+    (took.saturating_sub(off), sealed && from.number == to.number && to.number != 0)
 }
 
 /// A thread's lane.
@@ -524,12 +528,11 @@ impl Lane {
             // SAFETY: null, or an entry of the table, which is static.
             let entry = unsafe { slot.measured.load(Ordering::Relaxed).as_ref() };
             let before = &self.slots[(tail.wrapping_sub(1) % SIZE) as usize];
-            let then = before.epoch();
-            let is_known = now.number != 0 && then.number != 0 && event != 0;
-            if let Some(entry) = entry.filter(|_| is_known)
-                && let Some(took) = elapsed(before.event.load(Ordering::Relaxed), event)
+            let from = before.event.load(Ordering::Relaxed);
+            if let Some(entry) = entry.filter(|_| event != 0 && from != 0)
+                && let Some(took) = elapsed(from, event)
             {
-                let (took, sealed) = measured(took, slot.sealed.load(Ordering::Relaxed), then, now);
+                let (took, sealed) = measured(took, slot.sealed.load(Ordering::Relaxed), before.epoch(), now);
                 entry.learn(took, sealed);
             }
             // SAFETY: as above.
@@ -598,9 +601,11 @@ mod tests {
 
     #[test]
     fn time_off_between_two_marks_is_nobodys() {
-        let epoch = |number, off| Epoch { number, off };
-        assert_eq!(measured(24_000, true, epoch(3, 5_000), epoch(3, 5_000)), (24_000, true));
-        assert_eq!(measured(24_000, true, epoch(3, 5_000), epoch(5, 23_000)), (6_000, false), "an upper bound");
+        let epoch = |number, least, most| Epoch { number, off: [least, most] };
+        let (first, last) = (epoch(3, 5_000, 5_000), epoch(5, 23_000, 23_000));
+        assert_eq!(measured(24_000, true, first, first), (24_000, true));
+        assert_eq!(measured(24_000, true, first, last), (6_000, false), "an upper bound");
+        assert_eq!(measured(24_000, true, epoch(0, 0, 5_000), epoch(0, 15_000, 23_000)), (14_000, false));
     }
 
     #[test]

@@ -150,6 +150,8 @@ pub const KEPT: u32 = 4 * MARKED;
 pub const DEMAND: u64 = ROUND;
 /// Below this a program does not fill the GPU. (The networks that were tried, decoders and loops have 0.1 to 0.4.)
 pub const DOES_NOT_FILL: f64 = FILLS - 0.15;
+/// What was not measured [`ENOUGH`] times is measured again after so much work, too: as much as [`AGAIN`] launches take the host.
+pub const AGAIN_WORK: u64 = AGAIN as u64 * 3 * US;
 /// Work of so long may be told of at once, when it ends.
 pub const LONGEST_WORK: u64 = ROUND / 2;
 /// A latch that is closed for longer is opened for the thread that should have: a launch takes some microseconds.

@@ -33,6 +33,8 @@ pub struct State {
     /// The part of the time that counts as used by who keeps the GPU busy, in millionths; 0: it does not.
     pub(crate) exclusive: u32,
     pub(crate) looked: u64,
+    /// For how long something has been under way of which nothing was charged yet.
+    pub(crate) unpaid: u64,
     pub(crate) launched: u64,
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
     pub(crate) off: Option<Off>,
@@ -41,8 +43,9 @@ pub struct State {
     pub(crate) is_back: bool,
     /// Counts the times on the GPU.
     pub(crate) epoch: u64,
-    /// For how long it was off in all, at least; and from when on it is now.
+    /// For how long it was off in all, at least; before the last time, too; and from when on it is now.
     pub(crate) off_in_all: u64,
+    pub(crate) off_before: u64,
     pub(crate) off_since: u64,
     pub(crate) generation: u64,
     pub(crate) slice: steer::Slice,
@@ -95,8 +98,8 @@ pub struct State {
 pub struct Epoch {
     /// They are counted. 0: it is not known which one it is.
     pub number: u64,
-    /// For how long the process was off before, in all; no longer than it really was.
-    pub off: u64,
+    /// For how long the process was off before, in all: at least, and at most. No longer than it really was.
+    pub off: [u64; 2],
 }
 
 /// What was seen of the process, on all GPUs.
@@ -144,12 +147,14 @@ impl State {
             under_way: false,
             exclusive: 0,
             looked: 0,
+            unpaid: 0,
             launched: 0,
             off: None,
             since: 0,
             is_back: false,
             epoch: 1,
             off_in_all: 0,
+            off_before: 0,
             off_since: 0,
             generation: 0,
             slice: steer::Slice::NEW,
@@ -188,10 +193,11 @@ impl State {
         self.off.is_some()
     }
 
-    /// Which of its times on the GPU this is; nobody knows what was done before where it is off, or was since the last look.
+    /// Which of its times on the GPU this is. Where it was off since the last look, what is done now may have been done before.
     pub fn epoch(&self) -> Epoch {
-        let number = if self.off.is_some() || self.is_back { 0 } else { self.epoch };
-        Epoch { number, off: self.off_in_all }
+        let is_known = self.off.is_none() && !self.is_back;
+        let before = if is_known { self.off_in_all } else { self.off_before };
+        Epoch { number: if is_known { self.epoch } else { 0 }, off: [before, self.off_in_all] }
     }
 
     /// So much was done.
@@ -340,12 +346,15 @@ impl State {
         if before == 0 {
             self.debt = Debt::found(compute.used_until(), now, LONGEST_OFF);
         }
+        // What became due while it was under way is not lost.
+        let began = now.saturating_sub(time + self.unpaid);
+        self.unpaid = if continuous && used == 0 { self.unpaid + time } else { 0 };
         if used > 0 {
-            compute.charge(self.bucket(), now - time, now, used);
+            compute.charge(self.bucket(), began, now, used);
         }
         self.has_siblings = among.processes > 1;
         let others = if self.has_siblings { on } else { 0 };
-        self.debt.used(self.bucket(), now - time, now, used, others, compute.used_until());
+        self.debt.used(self.bucket(), began, now, used, others, compute.used_until());
         if let Some(held) = &mut self.held {
             held.had += if exclusive > 0 { on } else { used };
         }

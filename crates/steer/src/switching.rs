@@ -58,6 +58,7 @@ impl State {
             self.kept_waiting = if was == Off::Others { time } else { 0 };
             compute.was_off(time, was == Off::Limit);
             self.epoch += 1;
+            self.off_before = self.off_in_all;
             self.off_in_all += began.saturating_sub(self.off_since);
             self.is_back = true;
             self.resumed = is_waited_for;

@@ -15,6 +15,7 @@ from gpu.compute import (
     cost,
     host,
     judges,
+    killed,
     lines,
     mixes,
     node,
@@ -29,7 +30,7 @@ from gpu.report import Outcome
 ABOUT = "a container gets its share of the GPU's time, every second, and the work that goes with it"
 
 # The witnesses first: nothing is shown by ones that cannot be trusted.
-MODULES = (witness, cost, account, alone, beside, lines, whole, node, soak)
+MODULES = (witness, cost, account, alone, beside, lines, whole, node, killed, soak)
 CASES = [case for module in MODULES for case in module.CASES]
 
 # What `--quick` leaves: less than two minutes on an H200.
