@@ -54,6 +54,22 @@ fn limit_holds_for_deep_queue() {
     limit_holds("queue", &[25.0, 90.0]);
 }
 
+/// Twenty kernels of 10 ms at once, and then nothing for longer than it takes until a container is not there any more.
+#[test]
+fn limit_holds_for_bursts() {
+    let is_good = |did: &Did| (24.0..=30.0 + 2.0 * NEAR).contains(&did.shares[0]);
+    let attempt = || {
+        let steered = Steered::on(Machine::with(&[("RATION_SIM_OFF_US", "200")]), compile("compute_work"));
+        let session = steered.start("tests/bursts", &[("RATION_COMPUTE_LIMIT", "30%")], &["bursts", "10000", "60"]);
+        milliseconds(2 * WARM);
+        steered.over(&[&session], 3 * WINDOW)
+    };
+    let Some(did) = until_good(attempt, is_good) else { return };
+    let text = format!("bursts limit 30%: {:.2}%, {} switches\n", did.shares[0], did.switches[0]);
+    report("channels-limit-bursts", &text);
+    assert!(is_good(&did), "{text}");
+}
+
 #[test]
 fn limit_holds_for_sync_each() {
     limit_holds("sync", &[25.0, 50.0]);

@@ -16,6 +16,7 @@
  *     twenty     twenty kernels, waited for
  *     unlike     four kernels, waited for; no two of them are alike
  *     serve      ten kernels, waited for; then nothing for 20 ms
+ *     bursts     twenty kernels, waited for; then nothing for 150 ms
  *     ahead      twenty-five kernels and an event of its own, and so on; of these, no more than three are not waited for. A
  *                launch takes 15 us of the host's time
  *     poll       one kernel at a time, asked for until it is done
@@ -175,6 +176,11 @@ int main(int argc, char **argv) {
     } else if (!strcmp(shape, "serve")) {
         for (; now() < end; usleep(20000)) {
             for (int i = 0; i < 10; i++) launch(stream);
+            OK(cuStreamSynchronize(stream));
+        }
+    } else if (!strcmp(shape, "bursts")) {
+        for (; now() < end; usleep(150000)) {
+            for (int i = 0; i < 20; i++) launch(stream);
             OK(cuStreamSynchronize(stream));
         }
     } else if (!strcmp(shape, "ahead")) {

@@ -35,6 +35,8 @@ pub struct State {
     pub(crate) looked: u64,
     /// For how long something has been under way of which nothing was charged yet.
     pub(crate) unpaid: u64,
+    /// Launches passed that were not counted, and a thread has been waiting since.
+    pub(crate) is_uncounted: bool,
     pub(crate) launched: u64,
     /// Off, why, and since when; or on since when. (By when the GPU does it, not by when it is called for.)
     pub(crate) off: Option<Off>,
@@ -148,6 +150,7 @@ impl State {
             exclusive: 0,
             looked: 0,
             unpaid: 0,
+            is_uncounted: false,
             launched: 0,
             off: None,
             since: 0,
@@ -223,7 +226,9 @@ impl State {
     /// Looks, does what is to be done, and says when to look again.
     pub fn look(&mut self, process: &impl Process, compute: &Compute<'_>, seen: &Seen, now: u64) -> Next {
         self.is_back = false;
-        let works = self.seen_pending || seen.launches;
+        // What was launched before it was counted is under way for as long as somebody waits for it.
+        self.is_uncounted = seen.launches || self.is_uncounted && seen.away;
+        let works = self.seen_pending || self.is_uncounted;
         if works {
             self.launched = now;
         }
@@ -255,9 +260,11 @@ impl State {
         let together = self.batch.next(own, &peers, now);
         self.batches = process.batches(together.filter(|_| is_there));
         // By launches, who comes would wait for all that is queued.
-        let counts = is_there && (!(is_alone && limit.is_whole()) || process.is_by_launches());
+        // Who is not there now may launch a second's work before the next look.
+        let counts = !(is_alone && limit.is_whole()) || is_there && process.is_by_launches();
         process.counts(counts);
         // Where there is nothing to hold, it is not tried, and nothing is said.
+        let counts = counts && is_there;
         if counts && let Err(why) = self.try_switch(process) {
             self.goes_over(process, compute, why);
         }
