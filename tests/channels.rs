@@ -76,6 +76,30 @@ fn limit_holds_for_sync_each() {
 }
 
 /// Kernels of 10 us, 30 us of the host's time between two: a quarter to a third of the GPU. A limit of a half is none to it.
+/// Two that fill the GPU and together may have less than all of it.
+#[test]
+fn limits_hold_beside_each_other() {
+    let limits = [20.0, 70.0];
+    let attempt = || {
+        let steered = Steered::new(compile("compute_work"));
+        let start = |limit: f64| {
+            steered.start(
+                &format!("tests/at-{limit}"),
+                &[("RATION_COMPUTE", &per_cent(limit))],
+                &["queue", "500", "60"],
+            )
+        };
+        let sessions = limits.map(start);
+        milliseconds(2 * WARM);
+        steered.over(&sessions.each_ref(), 2 * WINDOW)
+    };
+    let is_good = |did: &Did| did.shares.iter().zip(limits).all(|(got, limit)| (got - limit).abs() <= 1.5 * NEAR);
+    let Some(did) = until_good(attempt, is_good) else { return };
+    let text = format!("limits of {limits:.0?}%: {:.1?}\n", did.shares);
+    report("channels-limits", &text);
+    assert!(is_good(&did), "{text}");
+}
+
 /// Who is kept off again and again in the middle of each of its kernels is held to its limit all the same: beside a server that
 /// answers for 27 ms and then pauses for 20, a kernel of 24 ms is never seen to begin and end in one time on the GPU.
 #[test]

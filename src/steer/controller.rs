@@ -144,10 +144,10 @@ fn look(counts: &mut Counts) -> Option<(&'static Slice, Option<ration_region::Le
             );
             let is_stuck = lane.is_stuck();
             blocked |= is_stuck;
-            if let Some((device, continuous)) = lane.pending_on()
+            if let Some((device, continuous, next)) = lane.pending_on()
                 && let Some((_, steer)) = of(device)
             {
-                steer.state.with(|state| state.is_pending(continuous, is_stuck || is_waiting));
+                steer.state.with(|state| state.is_pending(continuous, is_stuck || is_waiting, next));
             }
         }
         for (_, steer) in steers().filter(|(_, steer)| steer.gate.is_waited_at()) {

@@ -53,6 +53,19 @@ impl Slot {
         Epoch { number: self.epoch.load(Ordering::Relaxed), off }
     }
 
+    /// The launches that are not in its work, and the kind of the last of them.
+    fn unknown(&self) -> Option<(&'static Entry, u64)> {
+        // SAFETY: null, or an entry of the table, which is static.
+        let kind = unsafe { self.kind.load(Ordering::Relaxed).as_ref() };
+        Some((kind?, u64::from(self.unknown.load(Ordering::Relaxed)))).filter(|(_, count)| *count > 0)
+    }
+
+    /// What it costs until it is done, as far as that is known.
+    fn costs(&self) -> Option<u64> {
+        let work = self.work.load(Ordering::Relaxed);
+        self.unknown().map_or(Some(work), |(kind, count)| kind.is_known().then(|| work + count * kind.cost()))
+    }
+
     fn is_done_in(&self, epoch: Epoch) {
         self.epoch.store(epoch.number, Ordering::Relaxed);
         for (place, off) in self.off.iter().zip(epoch.off) {
@@ -535,22 +548,20 @@ impl Lane {
                 let (took, sealed) = measured(took, slot.sealed.load(Ordering::Relaxed), before.epoch(), now);
                 entry.learn(took, sealed);
             }
-            // SAFETY: as above.
-            let kind = unsafe { slot.kind.load(Ordering::Relaxed).as_ref() };
-            let unknown = u64::from(slot.unknown.load(Ordering::Relaxed)) * kind.map_or(0, Entry::cost);
-            done(Done { device, work: work + unknown, launches });
+            done(Done { device, work: work + slot.unknown().map_or(0, |(kind, count)| count * kind.cost()), launches });
             tail += 1;
             self.tail.store(tail, Ordering::Release);
         }
     }
 
-    /// By the controller, after [`Lane::look`]: the GPU on which something is under way, and whether that was so at the last
-    /// look.
-    pub fn pending_on(&self) -> Option<(CUdevice, bool)> {
+    /// By the controller, after [`Lane::look`]: the GPU on which something is under way, whether that was so at the last look, and
+    /// what it costs until the next mark is done; `u64::MAX`: that is not known.
+    pub fn pending_on(&self) -> Option<(CUdevice, bool, u64)> {
         let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
         let was_there = tail < self.looked.swap(head, Ordering::Relaxed);
         let slot = &self.slots[(tail % SIZE) as usize];
-        (head > tail).then(|| (slot.device.load(Ordering::Relaxed) as CUdevice, was_there))
+        (head > tail)
+            .then(|| (slot.device.load(Ordering::Relaxed) as CUdevice, was_there, slot.costs().unwrap_or(u64::MAX)))
     }
 
     /// A stream goes away, or records a graph from now on: no mark goes into it any more.

@@ -3,14 +3,17 @@
 //! What was done is counted by the cost of each launch, when a mark behind it is done. A program that fills the GPU for a while
 //! tells it more directly: where something is still under way that was at the last look, and nobody else is on the GPU, it has
 //! used the time in between. That is also right where a kernel is longer than the time between two looks, or its cost is not
-//! known; what is done in the end of it was paid for already.
+//! known; what is done in the end of it was paid for already. Where others are on the GPU and nothing is done for long, what they
+//! leave of the time counts, for no more than what is under way costs, as far as that is known.
 
-use ration_policy::tuning::LONGEST_WORK;
+use ration_policy::tuning::{CALM, LONGEST_WORK};
 
 /// The account of one process on one GPU. Times are nanoseconds.
 pub struct Account {
     /// Charged by time for what is not done yet.
     ahead: u64,
+    /// For how long nothing was done of what is under way.
+    quiet: u64,
     /// Time on the GPU that was not used: what is done now may have been worked on then.
     slack: u64,
     /// What it uses of the time, in millionths, over the last window; and for which part of it something was
@@ -35,31 +38,41 @@ pub struct Look {
     pub blocked: bool,
     /// Something is under way that was at the last look, too.
     pub continuous: bool,
+    /// What it costs until the next mark is done; `u64::MAX`: that is not known.
+    pub next: u64,
     /// The part of the time for which the GPU worked for nobody else, in millionths; 0: that is not known.
     pub exclusive: u32,
+    /// The part of the time that others leave by their own account, in millionths.
+    pub left: u32,
 }
 
 impl Account {
     pub const fn new() -> Account {
-        Account { ahead: 0, slack: 0, usage: 0.0, pending: 0.0, blocked: 0.0 }
+        Account { ahead: 0, quiet: 0, slack: 0, usage: 0.0, pending: 0.0, blocked: 0.0 }
     }
 
     /// How much is to be charged.
     pub fn look(&mut self, look: &Look, window: u64) -> u64 {
+        self.quiet = if look.continuous && look.launches == 0 { self.quiet + look.time } else { 0 };
         // No more than there was time for: where it says so, costs are too high. What was done before it went off may be seen now.
         let by_cost = (look.done - look.done.min(self.ahead)).min(look.on + self.slack);
         let by_time = look.on * u64::from(look.exclusive) / 1_000_000;
         let used = if look.continuous && look.exclusive > 0 {
             // What is done is paid for, whatever it costs: what is ahead is for what came after it.
             let most = if look.launches > 0 { by_time } else { u64::MAX };
-            self.ahead = (self.ahead + by_time).saturating_sub(look.done).min(most);
+            self.ahead = (self.ahead + by_time).saturating_sub(look.done).min(most).min(look.next);
             // Some of it may be from before: from when it was not on by itself.
             let used = by_time.max(by_cost);
-            self.slack = 0;
+            self.slack = if look.launches > 0 { 0 } else { self.slack };
+            used
+        } else if self.quiet > CALM {
+            let used = (look.on * u64::from(look.left) / 1_000_000).min(look.next.saturating_sub(self.ahead));
+            self.ahead += used;
+            self.slack += look.on - used;
             used
         } else {
             // What is under way was paid for in part, also while it is off.
-            self.ahead = if look.pending && look.launches == 0 { self.ahead } else { 0 };
+            self.ahead = if look.pending && look.launches == 0 { self.ahead.min(look.next) } else { 0 };
             // Some may have been worked on before: it is told of when it ends.
             let slack = look.on + self.slack - by_cost;
             let is_one = look.continuous && look.launches == 0;
@@ -109,7 +122,19 @@ mod tests {
 
     fn look(done: u64, continuous: bool, exclusive: u32) -> Look {
         let launches = u32::from(done > 0);
-        Look { time: MS, on: MS, done, launches, pending: continuous, blocked: false, continuous, exclusive }
+        let next = if continuous { u64::MAX } else { 0 };
+        Look {
+            time: MS,
+            on: MS,
+            done,
+            launches,
+            pending: continuous,
+            blocked: false,
+            continuous,
+            next,
+            exclusive,
+            left: 0,
+        }
     }
 
     #[test]
@@ -168,6 +193,26 @@ mod tests {
         let mut charged: u64 = (0..999).map(|_| account.look(&look(0, true, 0), 60 * MS)).sum();
         charged += account.look(&look(1000 * MS, false, 0), 60 * MS);
         assert_eq!(charged, 1000 * MS);
+    }
+
+    #[test]
+    fn what_is_under_way_for_long_beside_others_is_charged_by_what_they_leave() {
+        for (next, most) in [(u64::MAX, 36 * MS), (24 * MS, 24 * MS)] {
+            let mut account = Account::new();
+            let mut charge = |look: Look| account.look(&Look { next, left: 400_000, ..look }, 60 * MS);
+            let ahead: u64 = (0..100).map(|_| charge(look(0, true, 0))).sum();
+            assert_eq!(ahead, most, "from when nothing was done for 10 ms");
+            assert_eq!(charge(look(24 * MS, false, 0)), (24 * MS).saturating_sub(most), "and not twice");
+        }
+    }
+
+    #[test]
+    fn what_was_worked_on_beside_others_is_charged_also_if_it_ends_when_they_are_gone() {
+        let mut account = Account::new();
+        let mut charged: u64 = (0..6).map(|_| account.look(&look(0, true, 0), 60 * MS)).sum();
+        charged += account.look(&look(0, true, ALL), 60 * MS);
+        charged += account.look(&look(8 * MS, true, ALL), 60 * MS);
+        assert_eq!(charged, 8 * MS);
     }
 
     #[test]

@@ -73,8 +73,9 @@ pub struct State {
     pub(crate) burst_now: u64,
     /// It is to be off when what is under way is done: by launches.
     pub(crate) draining: Option<Off>,
-    /// Threads that have something under way.
+    /// Threads that have something under way, and what that costs until their next marks are done.
     pub(crate) lanes: u32,
+    pub(crate) next: u64,
     /// The switch was tried.
     pub(crate) is_tried: bool,
     /// It is by launches since now, and what was queued before is not done: that counts for nothing.
@@ -177,6 +178,7 @@ impl State {
             burst_now: 0,
             draining: None,
             lanes: 0,
+            next: 0,
             is_tried: false,
             drains_queue: false,
             resumed: false,
@@ -210,9 +212,11 @@ impl State {
         self.burst_now += work;
     }
 
-    /// Something is under way; and was at the last look; and a thread waits for it.
-    pub fn is_pending(&mut self, continuous: bool, blocked: bool) {
+    /// Something is under way, in a thread; and was at the last look; and a thread waits for it. `next`: what it costs until its next
+    /// mark is done; `u64::MAX`: that is not known.
+    pub fn is_pending(&mut self, continuous: bool, blocked: bool, next: u64) {
         self.lanes += 1;
+        self.next = self.next.saturating_add(next);
         self.seen_pending = true;
         self.seen_blocked |= blocked;
         self.continuous |= continuous;
@@ -240,7 +244,7 @@ impl State {
         let is_there = self.launched != 0 && now < self.launched + gone;
         let among = compute.neighbourhood(&self.heard, now);
         let is_alone = among.others().next().is_none();
-        self.account(compute, &among, is_alone, seen.away, !is_urgent || works, now);
+        self.account(compute, &among, seen.away, !is_urgent || works, now);
         self.tell_burst(seen.answer);
         self.fills_or_not(is_urgent);
         // Who takes leases wants one as long as something is under way. Of the others, those that wait for the GPU want more.
@@ -311,15 +315,7 @@ impl State {
         }
     }
 
-    fn account(
-        &mut self,
-        compute: &Compute<'_>,
-        among: &Neighbourhood,
-        is_alone: bool,
-        away: bool,
-        is_asked: bool,
-        now: u64,
-    ) {
+    fn account(&mut self, compute: &Compute<'_>, among: &Neighbourhood, away: bool, is_asked: bool, now: u64) {
         // Launches that waited for it went when it came on.
         self.continuous |= std::mem::take(&mut self.resumed) && self.lanes > 0;
         // Nothing was before the first look.
@@ -332,7 +328,10 @@ impl State {
         let shares = |it: &Present| if it.peer.takes_leases() { it.is_on } else { it.peer.usage > 0 };
         let is_shared = among.others().any(shares);
         let holds = self.held.is_some() || self.passed != 0;
-        let has_it = self.off.is_none() && (is_alone || holds && !is_shared);
+        let has_it = self.off.is_none() && (among.others().next().is_none() || holds && !is_shared);
+        let others = || among.others().map(|it| if it.is_on { it.peer.usage } else { 0 });
+        let left = 1_000_000_u32.saturating_sub(others().fold(0, u32::saturating_add));
+        let next = std::mem::take(&mut self.next);
         let exclusive = if has_it { 1_000_000 / among.siblings.max(1) } else { 0 };
         let mut done = std::mem::take(&mut self.done);
         if self.drains_queue {
@@ -344,7 +343,7 @@ impl State {
         let (pending, continuous) = (std::mem::take(&mut self.seen_pending), std::mem::take(&mut self.continuous));
         // Of a look in which it came on, the time since then; of one in which it went off, what came before was looked at then.
         let on = if self.off.is_some() { 0 } else { time.min(now.saturating_sub(self.since)) };
-        let look = Look { time, on, done, launches, pending, blocked, continuous, exclusive };
+        let look = Look { time, on, done, launches, pending, blocked, continuous, next, exclusive, left };
         let used = self.account.look(&look, WINDOW);
         self.pending = pending;
         if is_asked {

@@ -203,6 +203,15 @@ fn limits_hold_beside_leases() {
     assert!(got.iter().sum::<f64>() >= 95.0, "{got:.1?}");
 }
 
+/// Two that fill the GPU and together may have less than all of it: now both are on, and now one, with a lease and without.
+#[test]
+fn limits_hold_beside_each_other() {
+    for limits in [[20, 70], [30, 50], [45, 45]] {
+        let got = shares(&format!("{limits:?}"), &limits.map(|limit| limited(limit, DEEP)));
+        assert!(got.iter().zip(limits).all(|(got, limit)| (got - f64::from(limit)).abs() <= 1.0), "{got:.1?}");
+    }
+}
+
 /// What containers are charged for is what the GPU did for them; also where they stand still now and then.
 #[test]
 fn accounts_are_what_the_gpu_did() {

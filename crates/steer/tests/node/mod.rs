@@ -433,7 +433,8 @@ impl Tenant {
             self.state.did(more * shape.kernel * self.is.cost / 100, more as u32);
         }
         if last > done {
-            self.state.is_pending(self.marked > done, is_blocked);
+            let next = (last - done).min(size) * shape.kernel * self.is.cost / 100;
+            self.state.is_pending(self.marked > done, is_blocked, next);
         }
         (self.seen, self.marked) = (done, last);
         for _ in &self.program.rounds()[self.answers..] {
