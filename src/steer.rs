@@ -19,6 +19,7 @@ mod counts;
 mod gate;
 mod lane;
 mod latch;
+mod mark;
 mod switch;
 mod work;
 

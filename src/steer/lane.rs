@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use ration_policy::tuning::{GAP, GAP_HELD, MARKED, PAUSE, WORK};
 
@@ -14,6 +14,7 @@ use ration_steer::Epoch;
 use super::ahead::Ahead;
 use super::costs::Entry;
 use super::latch::Latch;
+use super::mark::{Slot, elapsed, measured};
 use crate::abi::cuda::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUdevice, CUevent};
 use crate::driver::{Stream, calls, current_context};
 use crate::sys;
@@ -23,63 +24,6 @@ use crate::thread::Thread;
 /// twice as far after each twelve.
 const SIZE: u64 = 128;
 const DOUBLES: u64 = 12;
-
-#[derive(Default)]
-struct Slot {
-    event: AtomicUsize,
-    /// The context that the event is in.
-    context: AtomicUsize,
-    device: AtomicU32,
-    /// What was launched since the mark before, in nanoseconds.
-    work: AtomicU64,
-    launches: AtomicU32,
-    /// Launches that are not in there, because nothing was known of what they cost; and of which kind the last of them was.
-    unknown: AtomicU32,
-    kind: AtomicPtr<Entry>,
-    /// The same, as it counts for what may be under way.
-    weight: AtomicU64,
-    /// What was launched between the mark before and this one, if it is one launch that is measured.
-    measured: AtomicPtr<Entry>,
-    /// The GPU had not come to the mark before when this one was recorded.
-    sealed: AtomicBool,
-    /// When the controller found it done: which of its times on the GPU that was.
-    epoch: AtomicU64,
-    off: [AtomicU64; 2],
-}
-
-impl Slot {
-    fn epoch(&self) -> Epoch {
-        let off = self.off.each_ref().map(|off| off.load(Ordering::Relaxed));
-        Epoch { number: self.epoch.load(Ordering::Relaxed), off }
-    }
-
-    /// The launches that are not in its work, and the kind of the last of them.
-    fn unknown(&self) -> Option<(&'static Entry, u64)> {
-        // SAFETY: null, or an entry of the table, which is static.
-        let kind = unsafe { self.kind.load(Ordering::Relaxed).as_ref() };
-        Some((kind?, u64::from(self.unknown.load(Ordering::Relaxed)))).filter(|(_, count)| *count > 0)
-    }
-
-    /// What it costs until it is done, as far as that is known.
-    fn costs(&self) -> Option<u64> {
-        let work = self.work.load(Ordering::Relaxed);
-        self.unknown().map_or(Some(work), |(kind, count)| kind.is_known().then(|| work + count * kind.cost()))
-    }
-
-    fn is_done_in(&self, epoch: Epoch) {
-        self.epoch.store(epoch.number, Ordering::Relaxed);
-        for (place, off) in self.off.iter().zip(epoch.off) {
-            place.store(off, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What was measured between two marks: how long it took, and whether it was sealed. What was not done in one time on the GPU took no
-/// longer than from one mark to the other without the time between those two.
-fn measured(took: u64, sealed: bool, from: Epoch, to: Epoch) -> (u64, bool) {
-    let off = to.off[0].saturating_sub(from.off[1]);
-    (took.saturating_sub(off), sealed && from.number == to.number && to.number != 0)
-}
 
 /// A thread's lane.
 pub struct Lane {
@@ -153,14 +97,6 @@ pub fn all() -> impl Iterator<Item = &'static Lane> {
 fn has_passed(event: usize) -> bool {
     // SAFETY: an event of ours. An error is as good as an end: nobody waits for what is not there.
     calls::without_breaking_captures(|| unsafe { calls::cuEventQuery(event as CUevent) }) != CUDA_ERROR_NOT_READY
-}
-
-/// Nanoseconds of the GPU's time between two marks.
-fn elapsed(from: usize, to: usize) -> Option<u64> {
-    let mut ms = 0f32;
-    // SAFETY: events of ours that the GPU has passed, and a place to write to.
-    let told = unsafe { calls::cuEventElapsedTime(&raw mut ms, from as CUevent, to as CUevent) };
-    (told == CUDA_SUCCESS && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
 }
 
 /// The pause before something that is launched now, where the GPU is done with what came before it at `free`, as far as it counts as
@@ -608,15 +544,6 @@ mod tests {
             (free, sum) = (start + cost, sum + pause);
         }
         sum / 100
-    }
-
-    #[test]
-    fn time_off_between_two_marks_is_nobodys() {
-        let epoch = |number, least, most| Epoch { number, off: [least, most] };
-        let (first, last) = (epoch(3, 5_000, 5_000), epoch(5, 23_000, 23_000));
-        assert_eq!(measured(24_000, true, first, first), (24_000, true));
-        assert_eq!(measured(24_000, true, first, last), (6_000, false), "an upper bound");
-        assert_eq!(measured(24_000, true, epoch(0, 0, 5_000), epoch(0, 15_000, 23_000)), (14_000, false));
     }
 
     #[test]
