@@ -172,6 +172,11 @@ fn crowd_leaves_nothing_behind() {
     if files.len() != 2 * CONTAINERS.len() {
         wrong.push(format!("files are left: {files:?}"));
     }
+    // Threads that read what a session says end a moment after it.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while descriptors() != before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     if descriptors() != before {
         wrong.push(format!("{} descriptors, and {before} before", descriptors()));
     }

@@ -72,7 +72,8 @@ fn containers_come_are_throttled_are_refused_and_die() {
     screen.until("it has its share", |it| (24.0..=36.0).contains(&percent(it, "works", short)));
     screen.until("how it is switched is seen", |it| word(it, "works", by) == "chan");
     assert_eq!((word(&screen, "works", limit).as_str(), word(&screen, "works", denied).as_str()), ("30%", "0"));
-    // What the driver keeps for itself is in the figure, too, and is nobody's here.
+    // What the driver keeps for itself is in the figure, too, and is nobody's here. NVML is asked once a second.
+    screen.until("what is taken of the GPU is seen", |it| it.text().contains(" 4.6/140 GiB"));
     let text = screen.text();
     let bars: Vec<&str> = text.lines().filter(|line| line.contains('[')).collect();
     assert!(bars[0].starts_with("  memory [a") && bars[0].contains('░') && bars[0].ends_with(" 4.6/140 GiB"), "{text}");

@@ -18,7 +18,7 @@
 //! Locks end with whoever holds them, so what a killed `ration run` left is known to be nobody's, and goes with the next one.
 
 use std::fs::{DirBuilder, DirEntry, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -64,6 +64,21 @@ pub struct Run {
     pub began: Settings,
     /// As above.
     pub now: Settings,
+}
+
+/// Longer than any note is.
+const LONGEST_NOTE: u64 = 1 << 16;
+
+/// A note's text: whatever lies there, nobody waits for it.
+fn note(path: &Path) -> io::Result<String> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let is_note = file.metadata().is_ok_and(|it| it.is_file() && it.len() <= LONGEST_NOTE);
+    let mut text = String::new();
+    match is_note {
+        true => file.take(LONGEST_NOTE).read_to_string(&mut text).map(|_| text),
+        false => Err(io::Error::other("no note")),
+    }
 }
 
 /// A program that runs in one of them.
@@ -180,7 +195,7 @@ impl Runs {
 impl Run {
     fn read(dir: PathBuf) -> Option<Run> {
         let settings = |file: &str| {
-            let text = std::fs::read_to_string(dir.join(file)).ok()?;
+            let text = note(&dir.join(file)).ok()?;
             Settings::read(&|_| None, Some(&text)).ok()
         };
         let (began, now) = (settings("began")?, settings("quota")?);
@@ -190,7 +205,7 @@ impl Run {
 
     /// Reads again what holds now; what makes no sense changes nothing.
     pub fn look_again(&mut self) {
-        let text = std::fs::read_to_string(self.dir.join("quota")).ok();
+        let text = note(&self.dir.join("quota")).ok();
         if let Some(now) = text.and_then(|text| Settings::read(&|_| None, Some(&text)).ok()) {
             self.now = now;
         }
