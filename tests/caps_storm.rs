@@ -140,7 +140,7 @@ fn differences(world: &World, region: &Region, managed: &BTreeMap<u32, u64>) -> 
 
 #[test]
 fn in_a_storm_the_cap_holds_and_the_ledger_is_the_record() {
-    let seconds = std::env::var("CAPS_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let seconds = std::env::var("CAPS_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     let (storm_program, hold_program) = (container::program("storm"), container::program("hold"));
     let (machine, regions) = (Machine::new(), Regions::new());
     let world = machine.world();

@@ -20,7 +20,7 @@ use scene::Scene;
 use support::{compile, report};
 
 /// What a program may take longer than it was told to. Longer is a hang.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 const CAP: u64 = 2 * GIB;
 const VICTIM: &str = "tests/victim";
 /// How long each runs, in milliseconds.

@@ -42,6 +42,19 @@ fn limit_holds_by_launches() {
     report("launches-limit", &text);
 }
 
+/// Each of them could queue half a second of work before the first look.
+#[test]
+fn threads_that_start_together_are_held_from_the_first() {
+    let attempt = || {
+        let steered = Steered::new(compile("compute_work"));
+        let session = steered.by_launches("tests/limited", &[("RATION_COMPUTE_LIMIT", "20%")], &["rush", "1000", "30"]);
+        steered.over(&[&session], 1_000).shares[0]
+    };
+    let is_good = |got: &f64| *got <= 20.0 + NEAR;
+    let Some(got) = until_good(attempt, is_good) else { return };
+    assert!(is_good(&got), "of 20%, in the first second: {got:.1}%");
+}
+
 /// Two containers: what each asks for, what runs in it, and whether its channels are driven.
 fn shares_hold(name: &str, both: [(f64, &str, bool); 2]) {
     let attempt = || {

@@ -22,7 +22,7 @@ const CAP: u64 = 2 * GIB;
 /// What is taken at a time.
 const STEP: u64 = 64 * MIB;
 /// Longer than this without an answer is a hang.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a region is, and where its parts begin: docs/region.md.
 const LENGTH: u64 = 331_776;

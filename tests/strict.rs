@@ -16,7 +16,7 @@ use support::table::Table;
 use support::{Machine, report};
 
 /// Longer than this without an answer is a hang.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// `CUDA_ERROR_NOT_PERMITTED`
 const NO: i64 = 800;
 

@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/bans.rs"]
+mod bans;
 #[path = "tidy/graph.rs"]
 mod graph;
 #[path = "tidy/licence.rs"]

@@ -19,8 +19,8 @@ use crate::thread::Guarded;
 use crate::{left, log, sys};
 
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// And has looked.
-static LOOKED: AtomicBool = AtomicBool::new(false);
+/// Launches wait no longer: it has looked, or there is nothing to wait for.
+static READY: AtomicBool = AtomicBool::new(false);
 /// The process is about to end.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Held while lanes are looked at, and by whoever takes their events away.
@@ -31,30 +31,39 @@ static INSIDE: AtomicBool = AtomicBool::new(false);
 /// Starts it, unless it runs.
 #[inline]
 pub fn start() {
-    if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::AcqRel) {
-        let _errno = sys::Errno::kept();
+    if !READY.load(Ordering::Acquire) {
+        start_and_wait();
+    }
+}
+
+/// A program may queue half a second of work in two milliseconds, in each of its threads. Before that it is to be known how it is held,
+/// so all of them wait for the first look.
+#[cold]
+fn start_and_wait() {
+    let _errno = sys::Errno::kept();
+    if !STARTED.swap(true, Ordering::AcqRel) {
         // Whatever was registered before, by the driver too, runs after this.
         // SAFETY: a function of the right type, in a library that is never unloaded.
         unsafe { libc::atexit(at_exit) };
         // SAFETY: it needs nothing.
         if unsafe { ration_region::start_thread(run, null_mut()) } != 0 {
             log::warn!("there is no thread for us: limits and requests do not hold");
-            return;
-        }
-        // A program may queue half a second of work in two milliseconds. Before that it is to be known how it is held.
-        let mut now = sys::nanoseconds();
-        let end = now + AWAITED;
-        while !LOOKED.load(Ordering::Acquire) && now < end {
-            sys::sleep_until(now + AWAITED / 64, now);
-            now = sys::nanoseconds();
+            READY.store(true, Ordering::Release);
         }
     }
+    let mut now = sys::nanoseconds();
+    let end = now + AWAITED;
+    while !READY.load(Ordering::Acquire) && now < end {
+        sys::sleep_until(now + AWAITED / 64, now);
+        now = sys::nanoseconds();
+    }
+    READY.store(true, Ordering::Release);
 }
 
 /// In a forked child: there is none.
 pub fn forget_the_parent() {
     STARTED.store(false, Ordering::Relaxed);
-    LOOKED.store(false, Ordering::Relaxed);
+    READY.store(false, Ordering::Relaxed);
     INSIDE.store(false, Ordering::Relaxed);
     LOOKING.renew(());
 }
@@ -97,11 +106,12 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         let Ok(next) = looked else {
             // The program goes on without us: on the GPU, and nobody counts its launches.
             let _ = catch_unwind(give_up);
+            READY.store(true, Ordering::Release);
             INSIDE.store(false, Ordering::SeqCst);
             return null_mut();
         };
         INSIDE.store(false, Ordering::SeqCst);
-        LOOKED.store(true, Ordering::Release);
+        READY.store(true, Ordering::Release);
         let now = sys::nanoseconds();
         match next {
             Some((slice, Some(lease), at)) => slice.compute().wait_for_lease(&lease, at, now),

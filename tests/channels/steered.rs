@@ -12,7 +12,7 @@ use sim_world::record::Use;
 use crate::container::{Regions, Session, inside, with_module};
 use crate::support::{Machine, sim_dir};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn milliseconds(length: u64) {
     std::thread::sleep(Duration::from_millis(length));

@@ -14,7 +14,7 @@ use crate::container::{Regions, Session, left_behind, look, program};
 use crate::support::{Machine, preload};
 
 /// Longer than this without an answer is a hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// An ordinary user.
 pub const USER: u32 = 65534;
 

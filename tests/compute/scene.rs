@@ -17,7 +17,7 @@ use crate::container::{Regions, Session, inside, with_module};
 use crate::support::Machine;
 use crate::support::tries::until_good;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine with containers that share its GPU.
 pub struct Scene {

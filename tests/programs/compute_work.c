@@ -9,6 +9,7 @@
  *     streams    four streams, queued deep
  *     quarters   the same, where each kernel fills a quarter of the GPU
  *     threads    four threads, each with its own stream
+ *     rush       the same with sixteen, which begin at the same moment
  *     graph      graphs of eight kernels
  *     copies     a kernel and two copies of a MiB, queued deep
  *     capture    as `queue`, and every now and then a graph is captured and launched
@@ -67,12 +68,14 @@ static CUgraphExec capture(CUstream stream, int kernels) {
     return exec;
 }
 
-static void *one_thread(void *unused) {
+/* `together`: begins when all others have come as far. */
+static void *one_thread(void *together) {
     OK(cuCtxSetCurrent(context));
     CUstream stream = new_stream();
+    if (together) pthread_barrier_wait(together);
     while (now() < end) launch(stream);
     OK(cuStreamSynchronize(stream));
-    return unused;
+    return NULL;
 }
 
 /* The host has something else to do for so many seconds; for most of a longer time, something that needs no processor. */
@@ -240,6 +243,12 @@ int main(int argc, char **argv) {
         pthread_t threads[4];
         for (int i = 0; i < 4; i++) MUST(!pthread_create(&threads[i], NULL, one_thread, NULL));
         for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    } else if (!strcmp(shape, "rush")) {
+        pthread_t threads[16];
+        pthread_barrier_t together;
+        MUST(!pthread_barrier_init(&together, NULL, 16));
+        for (int i = 0; i < 16; i++) MUST(!pthread_create(&threads[i], NULL, one_thread, &together));
+        for (int i = 0; i < 16; i++) pthread_join(threads[i], NULL);
     } else if (!strcmp(shape, "graph")) {
         CUgraphExec exec = capture(stream, 8);
         while (now() < end) {

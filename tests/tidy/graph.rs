@@ -19,6 +19,8 @@ pub(crate) struct Package {
     pub(crate) dir: Option<String>,
     pub(crate) source: Option<String>,
     pub(crate) licence: Option<String>,
+    /// What it depends on in any version, and not by a path.
+    pub(crate) wildcards: Vec<String>,
     /// On which packages, and as what: `normal`, `build`, `dev`.
     pub(crate) deps: Vec<(String, Vec<String>)>,
 }
@@ -50,7 +52,10 @@ impl Graph {
             });
             let (source, licence) = (package["source"].as_str(), package["license"].as_str());
             let (source, licence) = (source.map(str::to_owned), licence.map(str::to_owned));
-            packages.insert(id, Package { name: string(&package["name"]), dir, source, licence, deps: Vec::new() });
+            let any = list(&package["dependencies"]).iter().filter(|it| it["req"] == "*" && it["path"].is_null());
+            let wildcards = any.map(|it| string(&it["name"])).collect();
+            let name = string(&package["name"]);
+            packages.insert(id, Package { name, dir, source, licence, wildcards, deps: Vec::new() });
         }
         for node in list(&metadata["resolve"]["nodes"]) {
             let deps = list(&node["deps"]).iter().map(|dep| {

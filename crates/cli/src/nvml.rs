@@ -124,6 +124,17 @@ struct MemoryInfo {
     used: u64,
 }
 
+/// The same as `nvmlDeviceGetMemoryInfo_v2` gives them, with what the driver keeps for itself apart.
+#[repr(C)]
+#[derive(Default)]
+struct MemoryInfoApart {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
 /// Per cent as `nvmlDeviceGetUtilizationRates` gives them.
 #[repr(C)]
 #[derive(Default)]
@@ -204,7 +215,16 @@ impl Nvml {
         (unsafe { ask(index, &raw mut device) } == 0).then_some(device)
     }
 
+    /// What the driver keeps is taken by nobody: only a driver too old for the second form counts it.
     fn memory(&self, device: Device) -> Option<Memory> {
+        if let Ok(ask) = function!(self, "nvmlDeviceGetMemoryInfo_v2"(Device, *mut MemoryInfoApart)) {
+            let version = size_of::<MemoryInfoApart>() as u32 | 2 << 24;
+            let mut info = MemoryInfoApart { version, ..MemoryInfoApart::default() };
+            // SAFETY: NVML's own handle, and a structure of the layout that its version says.
+            if unsafe { ask(device, &raw mut info) } == 0 {
+                return Some(Memory { total: info.total, used: info.used });
+            }
+        }
         let ask = function!(self, "nvmlDeviceGetMemoryInfo"(Device, *mut MemoryInfo)).ok()?;
         let mut info = MemoryInfo::default();
         // SAFETY: NVML's own handle, and a structure of the layout that this function fills.
