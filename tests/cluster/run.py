@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 from bench import Bench, Broken, Skip, cases  # noqa: E402
 

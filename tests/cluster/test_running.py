@@ -8,10 +8,10 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 import time
 from pathlib import Path
 
+import tries
 from bench import ROOT, Skip, case, needed
 from cluster import wait_until
 from oci import Node
@@ -25,7 +25,6 @@ HARDENED = {
     "runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True,
     "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
 }  # fmt: skip
-TRIES = 8  # a machine that is busy with something else spoils a measurement
 
 
 class Machine:
@@ -161,42 +160,12 @@ def capped(bench):
     return f"{held} MiB and its context; the GPU's own record: at most {peak / MiB:.0f} of 1024 MiB"
 
 
-def late_for(work):
-    """What the work gives back, and for which part of the time a thread that sleeps a millisecond at a time was late."""
-    over, late = threading.Event(), 0.0
-
-    def watch():
-        nonlocal late
-        while not over.is_set():
-            slept = time.monotonic()
-            time.sleep(0.001)
-            late += max(0.0, time.monotonic() - slept - 0.0012)
-
-    watcher = threading.Thread(target=watch)
-    begun = time.monotonic()
-    watcher.start()
-    try:
-        done = work()
-    finally:
-        over.set()
-        watcher.join()
-    return done, late / (time.monotonic() - begun)
-
-
 def until_good(measure, is_good):
-    """Tries until it is good. A try counts if the machine kept up meanwhile; where it never did, nothing is judged."""
-    seen, counted = [], 0
-    for _ in range(TRIES):
-        got, late = late_for(measure)
-        seen.append(got)
-        if is_good(got):
-            return got
-        counted += late < 0.02
-        if counted == 3:
-            break
-    if counted:
-        raise AssertionError(f"seen {seen}, in {len(seen)} tries")
-    raise Skip(f"this machine had no time for what is measured: seen {seen}")
+    """Where the machine never kept up, nothing is judged."""
+    try:
+        return tries.until_good(measure, is_good)
+    except tries.NotJudged as why:
+        raise Skip(str(why)) from why
 
 
 def all_ready(running):

@@ -30,7 +30,6 @@ pub fn keep(word: &'static AtomicU32) -> std::io::Result<()> {
         std::thread::Builder::new().name("ration-sim-life".into()).stack_size(64 << 10).spawn(move || {
             // SAFETY: gettid has no preconditions.
             let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-            word.store(tid, Ordering::Release);
             let list: &'static mut [RobustList; 2] = Box::leak(Box::new([
                 RobustList { next: std::ptr::null_mut(), futex_offset: 0, pending: std::ptr::null_mut() },
                 RobustList { next: std::ptr::null_mut(), futex_offset: 0, pending: std::ptr::null_mut() },
@@ -42,6 +41,10 @@ pub fn keep(word: &'static AtomicU32) -> std::io::Result<()> {
             // SAFETY: the list is leaked, so it stays where it is for as long as the thread lives; this thread takes no robust
             // mutex of libc's, whose list head is the one replaced here.
             let rc = unsafe { libc::syscall(libc::SYS_set_robust_list, std::ptr::from_mut(head), 24usize) };
+            // Who was here before stays dead until the kernel would notice our death, too.
+            if rc == 0 {
+                word.store(tid, Ordering::Release);
+            }
             let _ = tell.send(if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) });
             loop {
                 std::thread::sleep(std::time::Duration::from_secs(1 << 30));
